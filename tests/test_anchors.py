@@ -144,6 +144,7 @@ def test_anchors_read_csv_with_other_columns_spaces_and_a_byte_order_mark(tmp_pa
         ("a.csv", None, "no such file"),
         ("a.txt", b"u,v,depth_m\n", "read from .csv, .npz or 16-bit .png, not '.txt'"),
         ("a.csv", b"\xffu,v", "not a text file in UTF-8 or UTF-16"),
+        ("a.csv", b"ag\x00br\x01\x02xx", "not a text file in UTF-8 or UTF-16"),
         ("a.npz", b"PK nonsense", "not a readable NPZ file"),
         ("a.png", b"nonsense", "not a readable PNG"),
     ],

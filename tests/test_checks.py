@@ -37,7 +37,7 @@ def test_input_warnings_name_the_wrong_kind(truth, declared):
     assert warning.code == "kind_mismatch"
     assert f"declared {declared}" in str(warning)
     assert "rank correlation -1.00" in str(warning)
-    assert warning.text.endswith(f"is it {truth}?")
+    assert warning.text.endswith(f"is it {truth}, or are u and v those of another image?")
 
 
 def test_input_warnings_ask_whether_anchors_are_in_millimetres():
@@ -98,7 +98,8 @@ def test_input_warnings_ask_for_the_unit_of_far_whole_numbers(depth_m, unit):
 
 
 @pytest.mark.parametrize(
-    ("factor", "unit"), [(1, None), (100, "centimetres"), (1000, "millimetres")]
+    ("factor", "unit"),
+    [(0.4, None), (0.4 * 3.28, "feet"), (100, "centimetres"), (1000, "millimetres")],
 )
 def test_input_warnings_compare_the_anchors_with_a_metric_estimator(factor, unit):
     output = MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model="lite")
@@ -108,6 +109,48 @@ def test_input_warnings_compare_the_anchors_with_a_metric_estimator(factor, unit
     assert bool(asked) == (unit is not None)
     assert unit is None or "times as far as lite estimates" in asked[0]
     assert unit is None or asked[0].endswith(f"are they {unit}?")
+
+
+WIDE = np.linspace(1, 3, 48 * 64).reshape(48, 64)
+
+
+def codes(u, v, relative=WIDE, **more) -> dict[str, str]:
+    """The texts of the warnings by code, for exact anchors at these positions."""
+    rows, columns = np.round(v).astype(int), np.round(u).astype(int)
+    anchors = Anchors(u, v, 2.5 * WIDE[rows, columns])
+    report = recover(None, anchors, mde_depth=relative, kind="depth", method="median", **more)
+    return {w.code: w.text for w in report.report.warnings}
+
+
+def test_input_warnings_recognise_positions_that_are_shares_of_the_size():
+    shares = codes(np.array([0.1, 0.9, 0.5]), np.array([0.2, 0.3, 0.8]))
+    assert "multiply u by 64 and v by 48?" in shares["relative_positions"]
+    assert codes(np.array([0, 1, 1]), np.array([0, 0, 1])) == {}  # pixels
+    assert codes(np.array([0.1, 20.9, 0.5]), np.array([0.2, 0.3, 0.8])) == {}
+
+
+def test_input_warnings_recognise_positions_of_a_smaller_copy():
+    u, v = np.array([3, 19, 8, 14, 20]), np.array([2, 12, 15, 9, 4])
+    assert "first 20 columns and 15 rows of 64×48" in codes(u, v)["upper_left_positions"]
+    assert codes(np.r_[u, 40], np.r_[v, 3]) == {}  # one of them is elsewhere
+    assert codes(u[:4], v[:4]) == {}  # too few to tell
+    assert codes(np.full(9, 5), np.full(9, 5)) == {}  # one pixel
+
+
+def test_input_warnings_say_that_an_image_or_a_map_shows_nothing():
+    u, v = np.array([10, 50, 30]), np.array([5, 40, 20])
+    constant = codes(u, v, np.full((48, 64), 0.5))
+    assert constant == {
+        "constant_map": "the depth map is 0.5 everywhere: the depth comes from the anchors alone"
+    }
+    for relative, text in ((np.ones((1, 1)), "1×1"), (np.ones((1, 300)), "300×1")):
+        report = recover(None, [(0, 0, 2.0)], mde_depth=relative, kind="depth").report
+        assert f"only {text} pixels" in report.warnings[0].text
+    for value, text in ((0, "black"), (90, "of one colour")):
+        image = np.full((48, 64, 3), value, np.uint8)
+        blank = recover(image, [(5, 5, 2.0)], mde_depth=WIDE, kind="depth").report.warnings
+        assert [w.code for w in blank] == ["blank_image"]
+        assert text in blank[0].text
 
 
 def test_steps_of_an_eight_bit_map_whose_farthest_values_lie_at_infinity_have_no_limit():

@@ -109,15 +109,15 @@ def test_cli_impossible_camera_is_refused_before_the_estimator_runs(folder, monk
 
 def test_cli_far_pixels_are_counted_and_other_units_hold_them(folder, capsys):
     Path("anchors.csv").write_text(rows(scale=30.0))  # 30 m to 90 m
-    assert recover(*OWN) == 0
+    assert recover(*OWN, "--png-units", "1000") == 0
     far = int((30 * RELATIVE > 65.535).sum())
     assert f"depth.png ends at 65.5 m: {far} farther pixels are 0" in capsys.readouterr().out
     known = io.read_depth_png("photo_metric/depth.png")
     assert np.isnan(known).sum() == far
     record = json.loads(Path("photo_metric/recovery.json").read_text())
     assert record["png_overflow_pixels"] == far
-    assert recover(*OWN, "--png-units", "256") == 0
-    assert "farther" not in capsys.readouterr().out
+    assert recover(*OWN) == 0
+    assert "depth.png has 256 units per metre" in capsys.readouterr().out
     known = io.read_depth_png("photo_metric/depth.png")
     np.testing.assert_allclose(known, 30 * RELATIVE, atol=0.003)
 
@@ -145,7 +145,7 @@ def test_cli_warnings_rejections_and_holes_are_printed(folder, capsys):
     assert "line 6, u=1 v=1 (5 m) not used: no relative depth here" in printed
     assert "1 pixel without relative depth: NaN there" in printed
     assert "warning: the map was declared depth" in printed
-    assert "is it disparity?" in printed
+    assert "is it disparity, or" in printed
 
 
 def test_cli_recover_reads_anchors_from_sparse_png_and_npz(folder):
@@ -384,6 +384,31 @@ def test_cli_prints_to_a_terminal_that_cannot_encode_its_characters(folder, monk
     monkeypatch.setattr(sys, "stdout", out)
     assert recover(*OWN) == 0
     assert rb"2.00 \u2026 6.00 m" in out.buffer.getvalue()
+
+
+@pytest.mark.parametrize("given", [(), ("500", "500"), ("500", "500", "320", "240", "1")])
+def test_cli_intrinsics_of_another_number_get_a_sentence(folder, capsys, given):
+    assert recover(*OWN, "--intrinsics", *given, "--out", "o") == 2
+    found = " ".join(given) or "nothing"
+    assert f"--intrinsics wants four numbers, FX FY CX CY in pixels, found {found};" in (
+        capsys.readouterr().err
+    )
+
+
+def test_cli_suggests_flags_of_the_same_command_only(capsys):
+    with pytest.raises(SystemExit):
+        main(["recover", "photo.png", "--anchor", "x"])
+    assert "--anchors FILE" in (printed := capsys.readouterr().err)
+    assert "--anchor-draw" not in printed
+
+
+def test_cli_works_in_the_c_locale(folder):
+    command = [sys.executable, "-m", "scalefield.cli", "recover", "photo.png", *OWN]
+    command += ["--anchors", "anchors.csv", "--method", "median"]
+    c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, **c_locale})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"2.00 \u2026 6.00 m" in done.stdout
 
 
 def test_cli_hides_warnings_of_other_libraries(folder, monkeypatch, capsys):

@@ -66,15 +66,29 @@ def test_recover_from_pipeline_equals_recover_on_the_predicted_map(pipe, photo):
 def test_recover_from_pipeline_needs_the_kind_and_one_result(pipe, photo):
     output = pipe(photo)
     anchors = sf.Anchors([10], [50], [2.0])
-    with pytest.raises(InputError, match=r"give model=pipe\.model"):
+    with pytest.raises(InputError, match=r"give model=pipe, or"):
         sf.recover_from_pipeline(output, anchors)
-    for wrong in ("owner/name", 7):
-        with pytest.raises(InputError, match=f"pipeline or its model, found {wrong!r}; or give"):
-            sf.recover_from_pipeline(output, anchors, model=wrong)
+    with pytest.raises(InputError, match="pipeline, its model or its hub id, found 7; or give"):
+        sf.recover_from_pipeline(output, anchors, model=7)
     with pytest.raises(InputError, match="2 results; give them one by one"):
         sf.recover_from_pipeline(pipe([photo, photo]), anchors, model=pipe.model)
     with pytest.raises(InputError, match=r"found \['depth'\]"):
         sf.recover_from_pipeline({"depth": output["depth"]}, anchors, kind="depth")
+
+
+def test_recover_from_pipeline_takes_a_hub_id(pipe, photo, tmp_path, monkeypatch):
+    output, anchors = pipe(photo), sf.Anchors([10], [50], [2.0])
+    pipe.model.config.save_pretrained(tmp_path)  # a folder is read as the hub is
+    by_name = sf.recover_from_pipeline(output, anchors, model=str(tmp_path), method="median")
+    by_model = sf.recover_from_pipeline(output, anchors, model=pipe.model, method="median")
+    np.testing.assert_array_equal(by_name.depth_m, by_model.depth_m)
+
+    def offline(name: str) -> None:
+        raise OSError("cannot connect")
+
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", offline)
+    with pytest.raises(InputError, match=r"'owner/name': .*cannot connect.*; give the pipeline as"):
+        sf.recover_from_pipeline(output, anchors, model="owner/name")
 
 
 def test_predicted_depth_of_older_versions_is_resized_to_the_picture():

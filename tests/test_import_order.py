@@ -12,12 +12,14 @@ ORDER = [
     ["errors", "defaults", "report", "seeding", "validation"],
     ["runtime"],
     ["io"],
-    ["anchors", "mde.output", "recovery", "anchor_sampling"],
+    ["anchors", "mde.output", "measurements", "recovery", "anchor_sampling"],
     ["geometry", "mde", "alignment"],
     ["basis", "datasets"],
     ["field"],
+    ["explanation"],
     ["methods"],
     ["inputs", "checks", "api", "huggingface"],
+    ["scene"],
     ["samples"],
     ["export"],
     ["benchmark", "labelling", "training", "web"],
@@ -29,11 +31,15 @@ ORDER = [
 
 SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "recovery")} | {
     ("checks", "api"), ("api", "huggingface"), ("mde.output", "recovery"), ("errors", "validation"),
+    ("measurements", "recovery"),
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
 
-CONVENIENCES = {("recovery", "export"), ("recovery", "geometry")}
-"""Imports against the order: methods of `Recovery` that call `export` when they are called."""
+CONVENIENCES = {
+    ("recovery", "export"), ("recovery", "geometry"), ("recovery", "explanation"),
+    ("explanation", "export"),
+}  # fmt: skip
+"""Imports against the order: types, and methods that call `export` when they are called."""
 
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -15,18 +15,21 @@ from recipes.scenes.dataset import collect, done_path
 from recipes.scenes.files import write_json
 from recipes.scenes.labels import LABELS, label_of
 from recipes.scenes.mesh import Mesh, box_uv, pose
+from recipes.scenes.passages import plan_passage
 from recipes.scenes.photo import develop, draw_photo, kelvin_rgb
-from recipes.scenes.plan import MIX, SceneSpec, draw_style, is_held_out_style, scene_specs
+from recipes.scenes.plan import KINDS, MIX, SceneSpec, draw_style, is_held_out_style, scene_specs
 from recipes.scenes.rooms import Room, plan_room
 from recipes.scenes.streetplan import Course, plan_cars, plan_lots, plan_street, ribbon
 
 from scalefield.datasets import Folder
 
+SEEN_THROUGH = ("doorway", "glass")
+
 
 def test_mix_has_the_stated_proportions_and_distinct_names():
     specs = scene_specs("mix", 2 * len(MIX), 5)
     kinds = [spec.kind for spec in specs]
-    assert [kinds.count(k) for k in ("indoor", "street", "tabletop")] == [20, 14, 6]
+    assert [kinds.count(k) for k in KINDS] == [14, 12, 6, 8]
     assert len({spec.name for spec in specs}) == len(specs)
 
 
@@ -126,6 +129,41 @@ def test_probe_counts_objects():
 def test_choose_prefers_scores_and_keeps_views_apart():
     views = [View("a", aim((x, 0, 1), 0, 0), 60, score) for x, score in ((0, 1), (0.1, 3), (2, 2))]
     assert [view.score for view in choose(views, 3, apart_m=0.5)] == [3, 2]
+
+
+def test_plan_passage_has_a_room_behind_every_open_door_and_none_overlap():
+    styles = set()
+    for seed in range(200):
+        plan = plan_passage(random.Random(seed))
+        assert plan == plan_passage(random.Random(seed))
+        styles.add(plan.room.style)
+        seen = [o for wall in plan.room.walls for o in wall.openings if o.kind in SEEN_THROUGH]
+        assert len(plan.sides) == len(seen)
+        for wall in plan.room.walls:
+            for o in wall.openings:
+                assert 0 < o.s0 < o.s1 < wall.length_m
+                assert 0 <= o.z0 < o.z1 < plan.room.size_m[2]
+            assert all(a.s1 < b.s0 for a, b in pairwise(wall.openings))
+        rects = [s.wall.rect(s.s0, s.s1, -s.depth_m, -0.01) for s in plan.sides]
+        for (ax0, ay0, ax1, ay1), (bx0, by0, bx1, by1) in combinations(rects, 2):
+            assert ax1 <= bx0 or bx1 <= ax0 or ay1 <= by0 or by1 <= ay0
+    assert styles == {"corridor", "hall", "stairwell"}
+
+
+def test_plan_passage_keeps_stairs_below_the_ceiling_and_mirrors_off_the_doors():
+    plans = [plan_passage(random.Random(seed)) for seed in range(200)]
+    flights = [(p.room.size_m, p.stairs) for p in plans if p.stairs]
+    assert len(flights) > 10
+    for (length, width, height), stairs in flights:
+        assert stairs.x0 + stairs.steps * stairs.going_m < length
+        assert stairs.steps * stairs.rise_m < height - 0.4
+        assert stairs.y1 < width - 0.5
+    mirrors = [mirror for plan in plans for mirror in plan.mirrors]
+    assert len(mirrors) > 20
+    for mirror in mirrors:
+        for o in mirror.wall.openings:
+            beside = mirror.s1 < o.s0 or o.s1 < mirror.s0
+            assert beside or mirror.z0 > o.z1 or mirror.z1 < o.z0
 
 
 def test_plan_room_is_repeatable_and_keeps_the_door_free():

@@ -33,7 +33,7 @@ def main() -> int:
     render = commands.add_parser("render", help="render scenes")
     render.add_argument("--library", type=Path, required=True, help="folder of the frozen library")
     render.add_argument("--out", type=Path, required=True, help="folder of the data set")
-    render.add_argument("--kind", default="mix", help="indoor, street, tabletop or mix")
+    render.add_argument("--kind", default="mix", help="indoor, street, tabletop, passage or mix")
     render.add_argument("--scenes", type=int, default=400)
     render.add_argument("--views", type=int, default=8, help="views of each scene")
     render.add_argument("--seed", type=int, default=0, help="seed of the first scene")

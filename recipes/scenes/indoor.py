@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,18 +108,20 @@ class Indoor:
 def build_indoor(spec: SceneSpec, stage: Stage) -> Indoor:
     """A furnished and lit room."""
     indoor = Indoor(spec, stage, spec.rng("layout"), plan_room(spec.rng("room")))
-    _build_shell(indoor)
+    build_shell(indoor)
     _place_furniture(indoor)
-    _place_small_things(indoor)
-    _hang_wall_art(indoor)
-    _light(indoor, spec.rng("light"))
+    place_small_things(indoor)
+    hang_wall_art(indoor)
+    light_room(indoor, spec.rng("light"))
     return indoor
 
 
 # Shell
 
 
-def _build_shell(indoor: Indoor) -> None:
+def build_shell(indoor: Indoor, builders: Mapping[str, OpeningBuilder] | None = None) -> None:
+    """Floor, ceiling and walls; `builders` are the functions for kinds of openings besides windows
+    and closed doors."""
     stage, rng, room = indoor.stage, indoor.rng, indoor.room
     lx, ly, lz = room.size_m
     wet = room.style in ("bath", "kitchen")
@@ -137,40 +140,43 @@ def _build_shell(indoor: Indoor) -> None:
     )
     frame = shaders.plain("frame", colour, 0.4)
     for wall in room.walls:
-        _build_wall(indoor, wall, materials[wall.index], frame)
+        _build_wall(indoor, wall, materials[wall.index], frame, OPENINGS | dict(builders or {}))
 
 
-def _wall_box(mesh: Mesh, wall: Wall, span: tuple[float, ...], slot: str) -> None:
+def wall_box(mesh: Mesh, wall: Wall, span: tuple[float, ...], slot: str) -> None:
     """Append a box on a wall: (s0, s1, d0, d1, z0, z1)."""
     s0, s1, d0, d1, z0, z1 = span
     x0, y0, x1, y1 = wall.rect(s0, s1, d0, d1)
     mesh.box((x0, y0, z0), (x1, y1, z1), slot)
 
 
-def _build_wall(indoor: Indoor, wall: Wall, material: Any, frame: Any) -> None:
+def _build_wall(
+    indoor: Indoor,
+    wall: Wall,
+    material: Any,
+    frame: Any,
+    builders: Mapping[str, OpeningBuilder],
+) -> None:
     stage, rng, height = indoor.stage, indoor.rng, indoor.room.size_m[2]
     thick = WALL_THICKNESS_M
     mesh, at = Mesh(), -thick if wall.index < 2 else 0.0
     end = wall.length_m + thick if wall.index < 2 else wall.length_m
     for o in sorted(wall.openings, key=lambda o: o.s0):
-        _wall_box(mesh, wall, (at, o.s0, -thick, 0, 0, height), "wall")
+        wall_box(mesh, wall, (at, o.s0, -thick, 0, 0, height), "wall")
         if o.z0 > 0.03:
-            _wall_box(mesh, wall, (o.s0, o.s1, -thick, 0, 0, o.z0), "wall")
-        _wall_box(mesh, wall, (o.s0, o.s1, -thick, 0, o.z1, height), "wall")
+            wall_box(mesh, wall, (o.s0, o.s1, -thick, 0, 0, o.z0), "wall")
+        wall_box(mesh, wall, (o.s0, o.s1, -thick, 0, o.z1, height), "wall")
         at = o.s1
-        if o.kind == "window":
-            _build_window(indoor, wall, o, frame)
-        else:
-            _build_door(indoor, wall, o, frame)
-    _wall_box(mesh, wall, (at, end, -thick, 0, 0, height), "wall")
+        builders[o.kind](indoor, wall, o, frame)
+    wall_box(mesh, wall, (at, end, -thick, 0, 0, height), "wall")
     stage.add_mesh("wall", mesh, {"wall": material})
     if rng.random() < 0.75:
         skirting, at, high = Mesh(), 0.0, rng.uniform(0.05, 0.13)
         for o in sorted(wall.openings, key=lambda o: o.s0):
             if o.z0 < 0.2:
-                _wall_box(skirting, wall, (at, o.s0, 0, 0.015, 0, high), "frame")
+                wall_box(skirting, wall, (at, o.s0, 0, 0.015, 0, high), "frame")
                 at = o.s1
-        _wall_box(skirting, wall, (at, wall.length_m, 0, 0.015, 0, high), "frame")
+        wall_box(skirting, wall, (at, wall.length_m, 0, 0.015, 0, high), "frame")
         stage.add_mesh("skirting", skirting, {"frame": frame}, "wall")
 
 
@@ -191,10 +197,10 @@ def _build_window(indoor: Indoor, wall: Wall, o: Opening, frame: Any) -> None:
         bars.append((o.s0, o.s1, middle - w / 2, middle + w / 2))
     for s0, s1, z0, z1 in bars:
         jitter = rng.uniform(0, 0.012)
-        _wall_box(mesh, wall, (s0, s1, -0.11 - jitter, -0.05 - jitter, z0, z1), "frame")
+        wall_box(mesh, wall, (s0, s1, -0.11 - jitter, -0.05 - jitter, z0, z1), "frame")
     if o.z0 > 0.3:
         depth = rng.uniform(0.03, 0.12)
-        _wall_box(
+        wall_box(
             mesh, wall, (o.s0 - 0.05, o.s1 + 0.05, -0.05, depth, o.z0 - 0.03, o.z0 + 0.004), "frame"
         )
     stage.add_mesh("window", mesh, {"frame": frame}, "opening")
@@ -230,34 +236,44 @@ def _hang_blind(indoor: Indoor, wall: Wall, o: Opening) -> None:
     pitch = rng.uniform(0.04, 0.07)
     for k in range(int((o.z1 - bottom) / pitch)):
         z = o.z1 - k * pitch
-        _wall_box(mesh, wall, (o.s0 + 0.01, o.s1 - 0.01, -0.045, -0.01, z - 0.006, z), "slat")
+        wall_box(mesh, wall, (o.s0 + 0.01, o.s1 - 0.01, -0.045, -0.01, z - 0.006, z), "slat")
     colour = rng.choice([(0.8, 0.8, 0.78), (0.5, 0.35, 0.2), (0.3, 0.3, 0.32)])
     if mesh.count:
         indoor.stage.add_mesh("blind", mesh, {"slat": shaders.plain("slat", colour)}, "object")
 
 
+def door_frame(mesh: Mesh, wall: Wall, o: Opening, width_m: float) -> None:
+    """Append the frame of a door: two jambs and a head."""
+    d0, d1, e = -WALL_THICKNESS_M - 0.004, 0.015, 0.004  # faces in one plane would flicker
+    wall_box(mesh, wall, (o.s0 - width_m, o.s0 + e, d0, d1, 0, o.z1 + width_m), "frame")
+    wall_box(mesh, wall, (o.s1 - e, o.s1 + width_m, d0, d1, 0, o.z1 + width_m), "frame")
+    wall_box(mesh, wall, (o.s0, o.s1, d0, d1, o.z1 - e, o.z1 + width_m), "frame")
+
+
 def _build_door(indoor: Indoor, wall: Wall, o: Opening, frame: Any) -> None:
     stage, rng = indoor.stage, indoor.rng
     mesh, w, width = Mesh(), rng.uniform(0.04, 0.08), o.s1 - o.s0
-    thick, e = WALL_THICKNESS_M, 0.004  # faces in one plane would flicker
-    _wall_box(mesh, wall, (o.s0 - w, o.s0 + e, -thick - e, 0.015, 0, o.z1 + w), "frame")
-    _wall_box(mesh, wall, (o.s1 - e, o.s1 + w, -thick - e, 0.015, 0, o.z1 + w), "frame")
-    _wall_box(mesh, wall, (o.s0, o.s1, -thick - e, 0.015, o.z1 - e, o.z1 + w), "frame")
-    _wall_box(mesh, wall, (o.s0, o.s1, -0.09, -0.05, 0, o.z1), "leaf")
+    door_frame(mesh, wall, o, w)
+    wall_box(mesh, wall, (o.s0, o.s1, -0.09, -0.05, 0, o.z1), "leaf")
     if rng.random() < 0.6:
         for low, high in ((0.1, 0.45), (0.52, 0.93)):
             a, b = o.s0 + 0.12 * width, o.s0 + 0.88 * width
-            _wall_box(mesh, wall, (a, b, -0.05, -0.035, o.z1 * low, o.z1 * high), "leaf")
-    _wall_box(mesh, wall, (o.s1 - 0.12, o.s1 - 0.06, -0.05, 0.03, 0.98, 1.03), "knob")
+            wall_box(mesh, wall, (a, b, -0.05, -0.035, o.z1 * low, o.z1 * high), "leaf")
+    wall_box(mesh, wall, (o.s1 - 0.12, o.s1 - 0.06, -0.05, 0.03, 0.98, 1.03), "knob")
     leaf = stage.material("wood") if rng.random() < 0.6 else frame
     knob = shaders.plain("knob", (0.6, 0.6, 0.6), 0.25, 1.0)
     stage.add_mesh("door", mesh, {"frame": frame, "leaf": leaf, "knob": knob}, "opening")
 
 
+OpeningBuilder = Callable[[Indoor, Wall, Opening, Any], None]
+OPENINGS: dict[str, OpeningBuilder] = {"window": _build_window, "door": _build_door}
+
+
 # Furniture
 
 
-def _against_wall(indoor: Indoor, cls: str, tries: int = 14) -> Placed | None:
+def against_wall(indoor: Indoor, cls: str, tries: int = 14) -> Placed | None:
+    """Put an asset of a class at a free place of a wall; None if none was found."""
     stage, rng, room = indoor.stage, indoor.rng, indoor.room
     asset = stage.draw(cls)
     if asset is None:
@@ -285,7 +301,7 @@ def _against_wall(indoor: Indoor, cls: str, tries: int = 14) -> Placed | None:
     return None
 
 
-def _on_floor(
+def on_floor(
     indoor: Indoor,
     cls: str,
     tries: int = 14,
@@ -316,7 +332,7 @@ def _on_floor(
 def _table_with_chairs(indoor: Indoor, table_cls: str, chair_cls: str, chairs: int) -> None:
     stage, rng, room = indoor.stage, indoor.rng, indoor.room
     turn = rng.uniform(-0.3, 0.3) if rng.random() < 0.2 else 0.0
-    table = _on_floor(indoor, table_cls, 20, rng.choice([0, math.pi / 2]) + turn)
+    table = on_floor(indoor, table_cls, 20, rng.choice([0, math.pi / 2]) + turn)
     chair = stage.draw(chair_cls)
     if table is None or chair is None:
         return
@@ -349,7 +365,7 @@ def _place_furniture(indoor: Indoor) -> None:
         (*WALL_FURNITURE, "SofaFactory", "OvenFactory", "RackFactory", "BeverageFridgeFactory"), k=6
     )
     for cls in big:
-        placed = _against_wall(indoor, cls, 25)
+        placed = against_wall(indoor, cls, 25)
         if placed is None:
             continue
         if cls == "BedFrameFactory":
@@ -359,7 +375,7 @@ def _place_furniture(indoor: Indoor) -> None:
         elif cls == "SofaFactory" and rng.random() < 0.7:
             wall = placed.wall
             x, y = wall.at(placed.along_m, placed.size_m[0] + rng.uniform(0.5, 0.9))
-            _on_floor(indoor, "CoffeeTableFactory", 6, wall.yaw_rad, (x, y, 0.15))
+            on_floor(indoor, "CoffeeTableFactory", 6, wall.yaw_rad, (x, y, 0.15))
     if style in ("dining", "kitchen", "mixed") or rng.random() < 0.3:
         _table_with_chairs(indoor, "TableDiningFactory", rng.choice(CHAIRS[:3]), rng.randint(2, 6))
     if style in ("living", "office", "store", "mixed") and rng.random() < 0.5:
@@ -372,15 +388,15 @@ def _fill_floor(indoor: Indoor) -> None:
     rng, room = indoor.rng, indoor.room
     area_m2 = room.size_m[0] * room.size_m[1]
     for _ in range(rng.randint(1, 3) + int(area_m2 / 12)):
-        _against_wall(indoor, rng.choice(WALL_FURNITURE), 8)
+        against_wall(indoor, rng.choice(WALL_FURNITURE), 8)
     for _ in range(rng.randint(1, 3) + int(area_m2 / 10)):
-        _on_floor(indoor, rng.choice(FLOOR_THINGS), 8)
+        on_floor(indoor, rng.choice(FLOOR_THINGS), 8)
     if area_m2 > 35:
         _table_with_chairs(indoor, rng.choice(TABLES), rng.choice(CHAIRS), rng.randint(2, 5))
     for _ in range(rng.choice([1, 2, 4, 8, 14])):
-        _on_floor(indoor, rng.choice(FLOOR_CLUTTER), 6)
+        on_floor(indoor, rng.choice(FLOOR_CLUTTER), 6)
     for _ in range(rng.choice([0, 1, 2, 4])):
-        _add_carton(indoor)
+        add_carton(indoor)
 
 
 def _lay_rug(indoor: Indoor) -> None:
@@ -432,7 +448,8 @@ def _add_desk_chair(indoor: Indoor, desk: Placed) -> None:
         indoor.room.taken.append((x - 0.3, y - 0.3, x + 0.3, y + 0.3))
 
 
-def _add_carton(indoor: Indoor) -> None:
+def add_carton(indoor: Indoor) -> None:
+    """Put a box of random size and print on the floor, where there is room."""
     rng, room, stage = indoor.rng, indoor.room, indoor.stage
     size = (rng.uniform(0.12, 0.6), rng.uniform(0.12, 0.6), rng.uniform(0.1, 0.5))
     x, y = rng.uniform(0.4, room.size_m[0] - 0.4), rng.uniform(0.4, room.size_m[1] - 0.4)
@@ -468,7 +485,8 @@ def _rest_height(  # noqa: PLR0917
     return max(heights) if max(heights) - min(heights) < 0.006 else None
 
 
-def _place_small_things(indoor: Indoor) -> None:
+def place_small_things(indoor: Indoor) -> None:
+    """Put small objects on and into furniture, and screens on their stands."""
     stage, rng = indoor.stage, indoor.rng
     supports = [p for p in stage.placed if any(word in p.cls for word in SUPPORTS)]
     todo: list[tuple[Asset, tuple[float, float, float], float, float]] = []
@@ -529,7 +547,8 @@ def _plan_small_things(
     return out
 
 
-def _hang_wall_art(indoor: Indoor) -> None:
+def hang_wall_art(indoor: Indoor) -> None:
+    """Hang pictures on free parts of the walls."""
     stage, rng, room = indoor.stage, indoor.rng, indoor.room
     for _ in range(rng.randint(2, 9)):
         asset, wall = stage.draw("WallArtFactory"), rng.choice(room.walls)
@@ -549,7 +568,8 @@ def _hang_wall_art(indoor: Indoor) -> None:
 # Light
 
 
-def _light(indoor: Indoor, rng: random.Random) -> None:
+def light_room(indoor: Indoor, rng: random.Random) -> None:
+    """Daylight through the windows, lamps, or both."""
     stage, room = indoor.stage, indoor.room
     weights = [4, 3, 5] if room.windows else [0, 1, 0]
     indoor.light = rng.choices(["day", "lamps", "both"], weights)[0]
@@ -606,6 +626,8 @@ def _add_lamps(indoor: Indoor, rng: random.Random) -> None:
     stage = indoor.stage
     lx, ly, lz = indoor.room.size_m
     columns, rows = (1, 1) if lx * ly < 14 else rng.choice([(2, 1), (1, 2), (2, 2), (3, 2)])
+    if lx > 2.5 * ly:  # a row of lamps along a corridor
+        columns, rows = round(lx / rng.uniform(2.2, 4.5)), 1
     colour = kelvin_rgb(rng.uniform(2700, 6500))
     power = lx * ly * rng.uniform(7, 16) / (columns * rows)
     kind = rng.choice(["panel", "library", "library", "spot"])
@@ -635,7 +657,11 @@ def _add_lamps(indoor: Indoor, rng: random.Random) -> None:
 # Cameras
 
 
-CAMERAS = ("hand", "hand", "hand", "robot", "robot", "closeup", "ceiling", "tilted")
+CAMERAS = (
+    "hand", "hand", "hand", "robot", "robot", "closeup", "above", "ceiling", "tilted",
+)  # fmt: skip
+CLOSE = ("closeup", "above")
+"""Cameras near the top of a table, desk or cabinet."""
 
 
 def find_views(indoor: Indoor, views: int, size: tuple[int, int]) -> list[View]:
@@ -651,7 +677,7 @@ def find_views(indoor: Indoor, views: int, size: tuple[int, int]) -> list[View]:
         if len(candidates) >= views * 5:
             break
         kind = rng.choice(CAMERAS)
-        fov = rng.uniform(45, 100) if kind != "closeup" else rng.uniform(45, 80)
+        fov = rng.uniform(45, 80 if kind in CLOSE else 100)
         matrix = _draw_pose(indoor, rng, kind, tops)
         if matrix is None:
             continue
@@ -666,13 +692,16 @@ def _draw_pose(
 ) -> np.ndarray | None:
     lx, ly, lz = indoor.room.size_m
     roll = math.radians(rng.gauss(0, 2.5))
-    if kind == "closeup":
+    if kind in CLOSE:
         if not tops:
             return None
         lo, hi = rng.choice(tops).bounds()
         x, y = rng.uniform(lo[0], hi[0]), rng.uniform(lo[1], hi[1])
         target = np.array([x, y, hi[2] + rng.uniform(-0.1, 0.1)])
-        azimuth, up = rng.uniform(0, 2 * math.pi), math.radians(rng.uniform(15, 70))
+        azimuth, up = (
+            rng.uniform(0, 2 * math.pi),
+            math.radians(rng.uniform(15, 70) if kind == "closeup" else rng.uniform(65, 89)),
+        )
         flat = math.cos(up)
         offset = np.array([math.cos(azimuth) * flat, math.sin(azimuth) * flat, math.sin(up)])
         matrix = look_at(target + rng.uniform(0.4, 1.5) * offset, target, roll)
@@ -702,13 +731,15 @@ def _score(
     if probe.share(OUTSIDE) > 0.2:
         return None
     depth = probe.depth_m[probe.hit]
-    close = kind == "closeup"
+    close = kind in CLOSE
     spread, shell = float(np.log(np.minimum(depth, 12.0)).std()), probe.share(SHELL)
     objects = probe.count_objects(SHELL)
     if np.percentile(depth, 2) < 0.2 or np.median(depth) < (0.35 if close else 0.8):
         return None
-    if spread < 0.2 or objects < 4 or shell > 0.82:
+    above = kind == "above"  # a table may fill such a view
+    if spread < (0.08 if above else 0.2) or objects < 4 or shell > 0.82:
         return None
-    if (np.percentile(depth, 30) < 0.5 and not close) or probe.largest_share(SHELL) > 0.7:
+    largest = probe.largest_share(SHELL)
+    if (np.percentile(depth, 30) < 0.5 and not close) or largest > (0.85 if above else 0.7):
         return None
     return spread + 0.05 * min(objects, 12) - 0.5 * max(0.0, shell - 0.6)

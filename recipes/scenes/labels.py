@@ -21,8 +21,11 @@ LABELS: dict[str, int] = {
     "terrain": 15,
     "light": 16,
     "opening": 17,
+    "mirror": 18,
 }
 """Name: id. `sky` is where no surface is; `glass` is a pane or a vessel that light passes."""
+OF_MATERIAL = (LABELS["glass"], LABELS["mirror"])
+"""Ids that a material gives to its part of an object."""
 
 _FURNITURE = (
     "Bookcase", "Shelf", "Cabinet", "TVStand", "Desk", "Fridge", "Oven", "Dishwasher", "Bathtub",

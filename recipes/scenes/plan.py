@@ -6,24 +6,30 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-GENERATOR_VERSION = "2"
+GENERATOR_VERSION = "3"
 """Version of the code that lays scenes out. A seed gives the same scene within one version."""
 
-KINDS = ("indoor", "street", "tabletop")
-MIX = tuple("ISITISIISTISIISTISIS")
-"""One period of kind `mix`, by initials: 10 indoor, 7 street and 3 tabletop scenes."""
+KINDS = ("indoor", "street", "tabletop", "passage")
+MIX = tuple("IPSITSIPITSPISPITSIS")
+"""One period of kind `mix`, by initials: 7 indoor, 6 street, 3 tabletop and 4 passage scenes."""
 
-DEPTH_SCALE_PER_METRE = {"indoor": 1000, "street": 500, "tabletop": 1000}
+DEPTH_SCALE_PER_METRE = {"indoor": 1000, "street": 500, "tabletop": 1000, "passage": 1000}
 """Units of a depth file in one metre: 16 bits reach 65 m at 1000 and 131 m at 500."""
-DEPTH_RANGE_M = {"indoor": (0.1, 12.0), "street": (0.5, 100.0), "tabletop": (0.1, 5.0)}
+DEPTH_RANGE_M = {
+    "indoor": (0.1, 12.0),
+    "street": (0.5, 100.0),
+    "tabletop": (0.1, 5.0),
+    "passage": (0.1, 30.0),
+}
 """Nearest and farthest depth that is to be scored."""
 SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "indoor": ((384, 288),),
     "street": ((384, 288), (384, 288), (512, 224), (480, 160), (448, 192)),
     "tabletop": ((384, 288),),
+    "passage": ((384, 288), (384, 288), (288, 384)),
 }
 """Width and height of the images in pixels; one entry is drawn for each scene."""
-SAMPLES = {"indoor": 3, "street": 4, "tabletop": 3}
+SAMPLES = {"indoor": 3, "street": 4, "tabletop": 3, "passage": 4}
 """Samples a pixel. The denoiser does the rest; rooms cost twice as much a sample."""
 VAL_ONE_IN = 9
 """One scene in about so many is for val."""
@@ -34,7 +40,7 @@ class SceneSpec:
     """A scene before it is built: what it is, and the seed of everything in it."""
 
     kind: str
-    """`indoor`, `street` or `tabletop`."""
+    """One of `KINDS`."""
     seed: int
     """Seed of layout, assets, light, cameras and image noise."""
 

@@ -19,7 +19,7 @@ from mathutils import Matrix
 from recipes.scenes import shaders
 from recipes.scenes.cameras import View, intrinsics, to_blender
 from recipes.scenes.files import write_bytes
-from recipes.scenes.labels import LABELS
+from recipes.scenes.labels import LABELS, OF_MATERIAL
 from recipes.scenes.photo import Photo, develop, draw_photo
 from recipes.scenes.plan import DEPTH_SCALE_PER_METRE, SceneSpec
 
@@ -98,7 +98,8 @@ class Renderer:
             )
         path.unlink()
         hit = (depth > 0) & (depth < 9000)
-        labels = np.where(np.rint(material) == LABELS["glass"], LABELS["glass"], np.rint(item))
+        of_material = np.isin(np.rint(material), OF_MATERIAL)
+        labels = np.where(of_material, np.rint(material), np.rint(item))
         labels = np.where(hit, labels, LABELS["sky"]).astype(np.uint8)
         return Passes(linear, np.where(hit, depth, 0), labels)
 

@@ -25,7 +25,7 @@ class RunConfig:
     out: Path
     """Folder of the data set."""
     kind: str = "mix"
-    """`indoor`, `street`, `tabletop` or `mix`."""
+    """One of `plan.KINDS`, or `mix`."""
     scenes: int = 400
     """Number of scenes."""
     views: int = 8

@@ -41,6 +41,20 @@ def pane(name: str, colour: Colour = (0.02, 0.025, 0.03), emission: float = 0.0)
     return material
 
 
+def glass(name: str) -> Any:
+    """A clear pane that is seen through; `simplify` labels it as glass."""
+    material = plain(name, (0.97, 0.99, 0.98), roughness=0.0)
+    material.node_tree.nodes["Principled BSDF"].inputs["Transmission Weight"].default_value = 1.0
+    return material
+
+
+def mirror(name: str) -> Any:
+    """A mirror, labelled as such: depth is that of its surface."""
+    material = plain(name, (0.9, 0.9, 0.9), roughness=0.0, metallic=1.0)
+    material.pass_index = LABELS["mirror"]
+    return material
+
+
 class _Nodes:
     """Short names for building a node tree."""
 

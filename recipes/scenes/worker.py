@@ -30,9 +30,12 @@ def make_scene(spec: SceneSpec, views: int, library: Path, out: Path, **render: 
     elif spec.kind == "street":
         from recipes.scenes.street import build_street as build
         from recipes.scenes.street import find_views
-    else:
+    elif spec.kind == "tabletop":
         from recipes.scenes.tabletop import build_tabletop as build
         from recipes.scenes.tabletop import find_views
+    else:
+        from recipes.scenes.passage import build_passage as build
+        from recipes.scenes.passage import find_views
     content = build(spec, stage)
     built_s = time.time() - start
     chosen = find_views(content, views, spec.size())

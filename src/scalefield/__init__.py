@@ -23,11 +23,29 @@ if TYPE_CHECKING:
     from scalefield.geometry.camera import Camera as Camera
     from scalefield.huggingface import recover_from_pipeline as recover_from_pipeline
     from scalefield.mde.output import MDEOutput as MDEOutput
+    from scalefield.measurements import Area as Area
+    from scalefield.measurements import CameraHeight as CameraHeight
+    from scalefield.measurements import Depth as Depth
+    from scalefield.measurements import EqualDepth as EqualDepth
+    from scalefield.measurements import Footprint as Footprint
+    from scalefield.measurements import Height as Height
+    from scalefield.measurements import Interval as Interval
+    from scalefield.measurements import KnownObject as KnownObject
+    from scalefield.measurements import Length as Length
+    from scalefield.measurements import Order as Order
+    from scalefield.measurements import Path as Path
+    from scalefield.measurements import Plane as Plane
+    from scalefield.measurements import Slant as Slant
+    from scalefield.measurements import Tilt as Tilt
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
     from scalefield.report import Report as Report
+    from scalefield.scene.solver import Scene as Scene
 
 __version__ = VERSION
+
+MEASUREMENTS = ("Area", "CameraHeight", "Depth", "EqualDepth", "Footprint", "Height", "Interval",
+                "KnownObject", "Length", "Order", "Path", "Plane", "Slant", "Tilt")  # fmt: skip
 
 # Importing torch takes a second, which `scalefield --help` must not: names load on first use.
 _HOME = {
@@ -37,6 +55,7 @@ _HOME = {
     "METHODS": "methods",
     "Recovery": "recovery",
     "Report": "report",
+    "Scene": "scene.solver",
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
     "LiveField": "field.realtime",
@@ -44,6 +63,7 @@ _HOME = {
     "recover": "api",
     "recover_from_pipeline": "huggingface",
     "suggest": "api",
+    **dict.fromkeys(MEASUREMENTS, "measurements"),
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604

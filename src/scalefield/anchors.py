@@ -99,6 +99,21 @@ class Anchors:
         """The same anchors at other pixels, for example of a resized image."""
         return Anchors(u, v, self.depth_m, self.sigma_m, lines=self.lines, unit=self.unit)
 
+    def joined(self, others: Anchors) -> Anchors:
+        """These anchors followed by others."""
+        if not len(others):
+            return self
+        sigma_m = None
+        if self.sigma_m is not None or others.sigma_m is not None:
+            each = (
+                np.full(len(a), np.nan) if a.sigma_m is None else a.sigma_m for a in (self, others)
+            )
+            sigma_m = np.concatenate(list(each))
+        u, v, depth_m = (
+            np.concatenate([getattr(self, n), getattr(others, n)]) for n in ("u", "v", "depth_m")
+        )
+        return Anchors(u, v, depth_m, sigma_m, unit=self.unit)
+
     def __repr__(self) -> str:
         if not len(self):
             return "Anchors(0)"

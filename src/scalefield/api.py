@@ -12,15 +12,23 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
+from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.checks import Pixels, input_warnings
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
-from scalefield.inputs import estimate, load_image, relative_depth
+from scalefield.geometry.camera import Camera
+from scalefield.geometry.exif import choose_camera
+from scalefield.geometry.survey import Survey, with_measurements
+from scalefield.inputs import load_image, relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
+from scalefield.mde.own_maps import RelativeDepth
+from scalefield.measurements import MeasurementsLike
+from scalefield.measurements import measurements as read_measurements
 from scalefield.methods import METHODS, make_method
+from scalefield.methods.field import Field
 from scalefield.recovery import FunctionMethod, Method, MethodLike, Recovery, Solver, as_method
 from scalefield.report import Rejection, Report
 
@@ -34,6 +42,9 @@ def recover(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
     anchors: AnchorsLike = None,
     *,
+    measurements: MeasurementsLike = None,
+    camera: Camera | None = None,
+    fov_deg: float | None = None,
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
@@ -48,6 +59,12 @@ def recover(
     The image is a file, a PIL image, or an array or tensor of shape (h, w, 3), (3, h, w) or (h, w):
     integers of 8 or 16 bits, or floats of 0 … 1. The anchors are `Anchors`, rows of (u, v,
     depth_m), a dict or a pandas frame of named columns, or a file (see `Anchors.of`).
+
+    `measurements` are lengths, slant distances, heights, planes and others
+    (`scalefield.measurements`), as a list or a CSV file; all but depths, and slant distances of a
+    known camera, need the method `field`. The camera is given by `camera` or by its horizontal
+    field of view; without either by the EXIF of the file, and otherwise its focal length is one
+    more unknown.
 
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
     `kind`: "depth" grows with distance, "disparity" falls with it. The kind of an `mde` is known
@@ -75,13 +92,22 @@ def recover(
     mde_output = relative_depth(
         pixels, mde, mde_depth, kind, affine=affine, resize=resize, device=device
     )
+    found = choose_camera(camera, fov_deg, mde_output.shape, image)
+    given, survey = with_measurements(
+        require_anchors("anchors", anchors),
+        read_measurements(measurements),
+        mde_output.shape,
+        found,
+    )
     recovery = recover_from(
         mde_output,
-        require_anchors("anchors", anchors),
+        given,
         make_method(method, **options),
         image=pixels,
+        survey=survey,
         leave_one_out=leave_one_out,
     )
+    recovery = dataclasses.replace(recovery, camera=found)
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return recovery if as_torch else recovery.numpy()
 
@@ -137,7 +163,7 @@ class Stream(FieldFilter):
         device = str(frame.device) if isinstance(frame, Tensor) else "cpu"
         if image is not None and isinstance(self.mde, str):
             self.mde = load_mde(self.mde, device=device)  # once for all frames
-        mde_output = frame if image is None else estimate(image, self.mde)
+        mde_output = frame if image is None else RelativeDepth(self.mde)(image)
         recovery = super().__call__(mde_output, given)
         pixels = given.pixels(mde_output.shape)
         report = dataclasses.replace(
@@ -160,6 +186,7 @@ def recover_from(
     *,
     image: UInt8[np.ndarray, "h w 3"] | None = None,
     solver: Solver | None = None,
+    survey: Survey | None = None,
     leave_one_out: bool = False,
 ) -> Recovery[Tensor]:
     """`recover` for an existing MDEOutput: check the anchors, run the method, complete the report.
@@ -170,7 +197,9 @@ def recover_from(
     `leave_one_out` is that of `recover`.
     """
     method = as_method(method)
-    if leave_one_out and solver is None:
+    if survey is not None:
+        solver = _survey_solver(method, mde_output, survey)
+    elif leave_one_out and solver is None:
         solver = method.solver(mde_output)
     count = len(anchors)
     if count < method.least_anchors:
@@ -190,7 +219,7 @@ def recover_from(
         raise InputError(f"method {_method_name(method)} must return a Recovery, found {found}")
     report = recovery.report
     few_pixels = mde_output.prediction.numel() <= MAX_REFIT_PIXELS
-    if leave_one_out and few_pixels and solver is not None and not report.leave_one_out_log:
+    if leave_one_out and few_pixels and solver is not None and not report.held_out_log:
         report = _with_leave_one_out(report, kept, pixels, solver)
     hole = "no relative depth here"
     rejected = [Rejection(int(i), "no_relative_depth", hole) for i in np.flatnonzero(~usable)]
@@ -211,33 +240,58 @@ def recover_from(
     return dataclasses.replace(recovery, report=report, anchors=anchors, image=image)
 
 
-def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver: Solver) -> Report:
-    """The report with `leave_one_out_log`, from fits to all anchors but one, or but one fold.
+def _survey_solver(method: Method, mde_output: MDEOutput, survey: Survey) -> Solver:
+    """The method given measurements of other kinds than depths, which must not lie on holes."""
+    if not isinstance(method, Field):
+        raise InputError(
+            f"method {_method_name(method)} takes depths, and slant distances of a known camera; "
+            f"{survey.measured[0]} needs field"
+        )
+    rows, columns = survey.pixels
+    valid = mde_output.valid[rows, columns].cpu().numpy()
+    for measured, span in zip(survey.measured, survey.spans, strict=True):
+        if not valid[span].all():
+            i = span.start + int((~valid[span]).argmax())
+            raise InputError(
+                f"{measured}: no relative depth at u={columns[i]} v={rows[i]} (a hole of the map)"
+            )
+    return method.solver(mde_output, survey)
 
-    Anchors next to each other are in different folds, so that each has near anchors left. The
-    report stays as it is with fewer than two anchors, and for a method that refuses so few.
+
+def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver: Solver) -> Report:
+    """The report with `held_out_log` or `leave_one_out_log`, from fits to all anchors but a fold.
+
+    The folds are those of `block_folds`. Where anchors are not bunched, they are single anchors, or
+    up to `MAX_REFITS` folds whose anchors are far apart. The report stays as it is if it has
+    `leave_one_out_log` then, with fewer than two anchors, and for a method that refuses so few.
     """
     used = np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in report.rejected])
     if len(used) < 2:
         return report
     rows, columns = pixels
-    folds = min(len(used), MAX_REFITS)
-    fold = np.full(len(anchors), -1)
-    fold[used[np.lexsort((columns[used], rows[used]))]] = np.arange(len(used)) % folds
+    folds, fold = min(len(used), MAX_REFITS), np.full(len(anchors), -1)
+    blocks = block_folds(columns[used], rows[used], folds)
+    if blocks is None and report.leave_one_out_log:
+        return report
+    if blocks is None:
+        fold[used[np.lexsort((columns[used], rows[used]))]] = np.arange(len(used)) % folds
+    else:
+        fold[used] = blocks
     predicted_m = np.empty(len(anchors))
     for k in range(folds):
         out = fold == k
+        if not out.any():
+            continue
         try:
             depth_m = solver(anchors[~out]).depth_m
         except InputError:
             return report
         predicted_m[out] = depth_m[rows[out], columns[out]].detach().double().cpu().numpy()
-    errors = np.log(predicted_m[used]) - np.log(anchors.depth_m[used])
-    return dataclasses.replace(
-        report,
-        leave_one_out_log=tuple(errors.tolist()),
-        left_out_folds=folds if folds < len(used) else 0,
-    )
+    errors = tuple((np.log(predicted_m[used]) - np.log(anchors.depth_m[used])).tolist())
+    if blocks is not None:
+        return dataclasses.replace(report, held_out_log=errors)
+    left_out_folds = folds if folds < len(used) else 0
+    return dataclasses.replace(report, leave_one_out_log=errors, left_out_folds=left_out_folds)
 
 
 def _method_name(method: Method) -> str:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 from typing import Annotated, Any, Protocol, Union, runtime_checkable
 
 import tyro
@@ -19,15 +20,18 @@ from scalefield.commands.colmap import ColmapCommand
 from scalefield.commands.demo import DemoCommand
 from scalefield.commands.diagnose import DiagnoseCommand
 from scalefield.commands.evaluate import EvaluateCommand
+from scalefield.commands.explain import ExplainCommand
 from scalefield.commands.export import ExportCommand
 from scalefield.commands.help_text import document_fields, filled_help
 from scalefield.commands.label import LabelCommand
+from scalefield.commands.measure import MeasureCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
 from scalefield.commands.reproduce import ReproduceCommand
+from scalefield.commands.scene import SceneCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
@@ -47,8 +51,11 @@ class Command(Protocol):
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "suggest": SuggestCommand,
+    "measure": MeasureCommand,
+    "explain": ExplainCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
+    "scene": SceneCommand,
     "label": LabelCommand,
     "export": ExportCommand,
     "methods": MethodsCommand,
@@ -121,12 +128,11 @@ def _run(args: list[str] | None) -> int:
 def _parse(args: list[str]) -> Command:
     """The command that the arguments describe."""
     title = scalefield.__doc__.splitlines()[0]
-    if args[:1] not in ([], ["-h"], ["--help"]):
+    if args and args[0] in COMMANDS:
         if not {"-h", "--help"}.isdisjoint(args):
             document_fields(COMMANDS[args[0]])
-        return tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="scalefield", description=title, args=args
-        )
+        _check_numbers(args)
+        return tyro.cli(COMMANDS[args[0]], prog=f"scalefield {args[0]}", args=args[1:])
     # The list of commands has the first line of each; `scalefield COMMAND --help` has the rest.
     listed: list[Any] = []
     for name, make in COMMANDS.items():
@@ -141,6 +147,23 @@ def _parse(args: list[str]) -> Command:
     )
 
 
+CAMERA_FLAGS = ("--intrinsics", "--depth-intrinsics")
+"""Flags with FX FY CX CY, of which people often give fewer."""
+
+
+def _check_numbers(args: list[str]) -> None:
+    """Refuse a camera of fewer or more than four numbers in one sentence."""
+    for at, flag in enumerate(args):
+        if flag in CAMERA_FLAGS:
+            values = list(takewhile(lambda word: not word.startswith("--"), args[at + 1 :]))
+            if len(values) != 4:
+                found = one_line(" ".join(values), 60) or "nothing"
+                raise InputError(
+                    f"{flag} wants four numbers, FX FY CX CY in pixels, found {found}; --fov-deg "
+                    "takes the field of view alone"
+                )
+
+
 def _lacks_memory(error: Exception) -> bool:
     """Whether an error means a lack of memory: torch has no common class for it on CPU and GPU."""
     by_name = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
@@ -153,7 +176,10 @@ def _keep_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors in (
+            "strict",
+            "surrogateescape",  # of the C locale, which cannot encode an ellipsis
+        ):
             stream.reconfigure(errors="backslashreplace")
 
 

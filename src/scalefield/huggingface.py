@@ -15,7 +15,7 @@ from torch import Tensor
 from scalefield.anchors import AnchorsLike
 from scalefield.api import recover
 from scalefield.defaults import METHOD_NAME
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, import_extra, one_line
 from scalefield.mde import Kind
 from scalefield.mde.transformers_mde import model_kind
 from scalefield.recovery import MethodLike, Recovery
@@ -34,9 +34,10 @@ def recover_from_pipeline(
     """Metric depth from what a depth-estimation pipeline returned for one image.
 
     The map is `output["predicted_depth"]`, resized to the image if the pipeline has not done so.
-    Whether it is depth or disparity follows from the architecture of `model`, which is the pipeline
-    or its model, or is given as `kind`. The image itself is optional; methods that use colours are
-    more accurate with it. `anchors`, `method` and further options are those of `recover`.
+    Whether it is depth or disparity follows from the architecture of `model`, which is the
+    pipeline, its model or the hub id "owner/name", or is given as `kind`. The image itself is
+    optional; methods that use colours are more accurate with it. `anchors`, `method` and further
+    options are those of `recover`.
 
         pipe = transformers.pipeline("depth-estimation", "Intel/dpt-large")
         r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe, image=photo)
@@ -78,18 +79,31 @@ def pipeline_kind(model: Any) -> Kind:
     """The kind of the map of a pipeline, depth or disparity, given the pipeline or its model."""
     wanted = 'kind="depth" or kind="disparity"'
     if model is None:
-        raise InputError(f"is the map depth or disparity? give model=pipe.model, or {wanted}")
+        raise InputError(f"is the map depth or disparity? give model=pipe, or {wanted}")
     owner: Any = model if hasattr(model, "config") else getattr(model, "model", None)
-    architecture = getattr(getattr(owner, "config", None), "model_type", None)
+    config = hub_config(model) if isinstance(model, str) else getattr(owner, "config", None)
+    architecture = getattr(config, "model_type", None)
     if architecture is None:
         found = one_line(repr(model), 60)
         raise InputError(
-            f"model must be the pipeline or its model, found {found}; or give {wanted}"
+            f"model must be the pipeline, its model or its hub id, found {found}; or give {wanted}"
         )
     # The pipeline inverts the inverse depth of Depth Pro.
-    kind = "depth" if architecture == "depth_pro" else model_kind(owner.config)
+    kind = "depth" if architecture == "depth_pro" else model_kind(config)
     if kind is None:
         raise InputError(
             f"whether a {architecture} model gives depth or disparity is not known: {wanted}"
         )
     return kind
+
+
+def hub_config(name: str) -> Any:
+    """The configuration of a model on the hub or in a folder, as transformers reads it."""
+    transformers = import_extra("transformers", "mde", "naming a model")
+    try:
+        return transformers.AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as e:
+        raise InputError(
+            f"model={name!r}: its configuration cannot be read ({one_line(e, 100)}); give the "
+            'pipeline as model, or kind="depth" or kind="disparity"'
+        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,10 +21,11 @@ from typing import (
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.defaults import MIN_SUPPORT
 from scalefield.errors import InputError, counted, one_line
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
@@ -31,11 +33,26 @@ from scalefield.report import Rejection, Report
 if TYPE_CHECKING:
     from PIL import Image
 
+    from scalefield.explanation import Explanation
     from scalefield.export.cloud import PointCloud
     from scalefield.geometry.camera import Camera
+    from scalefield.measurements import Measurement, Reading
 
 MapT = TypeVar("MapT", Tensor, np.ndarray)
 """Type of the maps: torch tensors inside the package, numpy arrays for numpy users."""
+
+
+@runtime_checkable
+class JointDepth(Protocol):
+    """The joint distribution of depth at pixels and of what is unknown of the camera."""
+
+    def draws(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], count: int
+    ) -> tuple[Float64[Tensor, "d m"], Float64[Tensor, "d 3"]]:
+        """Log-depth minus its mean at pixels, and ψ of `geometry.survey`: the mean, then so many
+        draws."""
+        ...
+
 
 Form = Literal["depth", "disparity", "log_scale"]
 """The quantity that a method predicts."""
@@ -43,11 +60,31 @@ Form = Literal["depth", "disparity", "log_scale"]
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
-MIN_SUPPORT = 0.2
-"""Support below which depth at a pixel is an extrapolation."""
+NORMAL_90 = 1.645
+"""Standard deviations to either side that hold 90 % of a normal distribution."""
 
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
+
+
+NO_MAPS = ("report", "anchors", "image", "camera", "posterior", "explainer")
+"""Fields of a recovery that are no maps."""
+
+DRAWS = 1000
+"""Draws from the posterior for the interval of a reading."""
+
+
+def interval_factor(level: float) -> float:
+    """Half the width of an interval of log-depth that holds the truth with probability `level`, in
+    units of std_log.
+
+    It is the quantile of Student's t with two degrees of freedom, level · √2/√(1 − level²), in a
+    unit that gives 1.645 at 90 %, as for a normal distribution: most errors are smaller than
+    normal ones of that width, and a few are much larger.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"the level of an interval lies between 0 and 1, found {level}")
+    return NORMAL_90 * (level / math.sqrt(1 - level**2)) / (0.9 / math.sqrt(1 - 0.9**2))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,6 +114,17 @@ class Recovery(Generic[MapT]):
     """The anchors that the user gave; None inside methods."""
     image: np.ndarray | None = None
     """The photograph as uint8 RGB, where there is one; None inside methods."""
+    camera: Camera | None = None
+    """The camera, where it is known; None inside methods."""
+    posterior: JointDepth | None = None
+    """Draws of depth at several pixels together (`field` only), from which `measure` has its
+    intervals."""
+    explainer: Callable[[Recovery], Explanation] | None = None
+    """Makes `explain()` of a recovery (`basis` and `field` only); it is not pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the explainer and the posterior, which hold the state of the method."""
+        return self.__dict__ | {"explainer": None, "posterior": None}
 
     def __repr__(self) -> str:
         report, values = self.report, _as_numpy(self.depth_m)
@@ -101,6 +149,20 @@ class Recovery(Generic[MapT]):
             supported = std_log[_as_numpy(self.support) >= MIN_SUPPORT]
         return float(np.nanmedian(supported if np.isfinite(supported).any() else std_log))
 
+    def interval(self, level: float = 0.9) -> tuple[MapT, MapT]:
+        """Lower and upper bound of the depth in metres at every pixel: true depth lies between them
+        at a share `level` of the pixels.
+
+        The bounds are depth_m · exp(∓ interval_factor(level) · std_log).
+        """
+        if self.std_log is None:
+            raise InputError(
+                f"method {self.report.method!r} has no std_log, which an interval is made of"
+            )
+        reach = interval_factor(level) * self.std_log
+        exp: Callable[..., MapT] = torch.exp if isinstance(reach, Tensor) else np.exp
+        return self.depth_m * exp(-reach), self.depth_m * exp(reach)
+
     def _repr_html_(self) -> str:
         """The preview and the summary, as a notebook shows them."""
         from scalefield.export.result_folder import html
@@ -113,6 +175,15 @@ class Recovery(Generic[MapT]):
 
         return preview(self)
 
+    def explain(self) -> Explanation:
+        """The parts of log_scale with their shares, and the influence of each anchor."""
+        if self.explainer is None:
+            raise InputError(
+                f"a recovery by {self.report.method or 'this method'} has no explanation; those by "
+                "basis and field have one, with at least one anchor"
+            )
+        return self.explainer(self.numpy())
+
     def save(
         self,
         folder: str | Path,
@@ -121,12 +192,13 @@ class Recovery(Generic[MapT]):
         camera: Camera | None = None,
         fov_deg: float | None = None,
         max_points: int | None = None,
-        png_units: float = 1000.0,
+        png_units: float | None = None,
     ) -> Path:
         """Write the files of `scalefield recover` to a folder, all or none, and return the folder.
 
         They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
         example "ply" or "glb", most of which need the camera or its horizontal field of view.
+        `png_units` are the units per metre of depth.png; by default it holds every pixel.
         """
         from scalefield.export.result_folder import choose_camera, write_outputs
 
@@ -158,6 +230,25 @@ class Recovery(Generic[MapT]):
 
         return View.of(self, choose_camera(self, camera, fov_deg), max_points).cloud()
 
+    def measure(
+        self,
+        questions: Measurement | Sequence[Measurement],
+        *,
+        camera: Camera | None = None,
+        fov_deg: float | None = None,
+        level: float = 0.9,
+    ) -> list[Reading]:
+        """What the depth map says of lengths, heights, areas and distances, with intervals.
+
+        The questions are measurements without a value: `r.measure(Length((320, 400), (420, 400)))`.
+        A value is that of `depth_m`; its interval has the probability `level` in draws from the
+        joint posterior of all pixels. Without a camera its focal length is uncertain, and the
+        interval says so. Only `field` has intervals.
+        """
+        from scalefield.geometry.survey import read
+
+        return read(self, questions, camera, fov_deg, level)
+
     @staticmethod
     def from_depth(
         mde_output: MDEOutput, anchors: Anchors, depth_m: Tensor, **report: Any
@@ -187,7 +278,7 @@ class Recovery(Generic[MapT]):
         log_scale: Tensor,
         **report: Any,
     ) -> Recovery[Tensor]:
-        """Finish a method that predicts ℓ: D̂ = D_MDE · e^ℓ (Eq. estimate_depth)."""
+        """Finish a method that predicts ℓ: D̂ = D_MDE · e^ℓ (Eq. 9)."""
         return Recovery._finish(mde_output, anchors, log_scale, "log_scale", **report)
 
     @staticmethod
@@ -204,6 +295,7 @@ class Recovery(Generic[MapT]):
         basis_maps: Tensor | None = None,
         gating: Tensor | None = None,
         kind: Kind | None = None,
+        posterior: JointDepth | None = None,
         **report: Any,
     ) -> Recovery[Tensor]:
         given, shape = len(anchors), mde_output.shape
@@ -235,6 +327,7 @@ class Recovery(Generic[MapT]):
             weights=weights,
             basis_maps=basis_maps,
             gating=gating,
+            posterior=posterior,
             report=Report(
                 model=mde_output.model,
                 kind=kind or mde_output.kind,
@@ -250,14 +343,13 @@ class Recovery(Generic[MapT]):
 
     def numpy(self) -> Recovery[np.ndarray]:
         """The same recovery with every map as a numpy array."""
-        maps = {name: _as_numpy(values) for name, values in self.maps().items()}
-        return Recovery(report=self.report, anchors=self.anchors, image=self.image, **maps)
+        kept: dict[str, Any] = {name: getattr(self, name) for name in NO_MAPS}
+        return Recovery(**kept | {name: _as_numpy(maps) for name, maps in self.maps().items()})
 
     def maps(self) -> dict[str, MapT]:
         """Every map that this recovery has, by the name of its field."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        others = ("report", "anchors", "image")
-        return {n: m for n, m in fields.items() if n not in others and m is not None}
+        return {n: m for n, m in fields.items() if n not in NO_MAPS and m is not None}
 
 
 def _as_numpy(values: Tensor | np.ndarray) -> np.ndarray:

@@ -50,7 +50,8 @@ def test_decorrelation_loss_decorrelation_equals_the_double_sum():
 def test_gate_loss_is_negative_entropy_lowest_for_uniform_gates():
     uniform = torch.full((1, 4, 3, 3), 0.25)
     assert gate_loss(uniform).item() == pytest.approx(-math.log(4))
-    assert gate_loss(uniform, literal_sum=True).item() == pytest.approx(-9 * math.log(4))
+    assert gate_loss(uniform, "sum").item() == pytest.approx(-9 * math.log(4))
+    assert gate_loss(uniform, "patches").item() == pytest.approx(-9 / 64 * math.log(4))
     one_hot = torch.zeros(1, 4, 3, 3)
     one_hot[:, 2] = 1
     assert gate_loss(one_hot).item() == 0

@@ -40,7 +40,7 @@ def test_diagnose_writes_a_page_and_numbers(flags, world, tmp_path, capsys) -> N
     assert "What is wrong with red_eye:red’s depth on W&amp;B" in page
     bare = re.sub(r'"data:[^"]*"', "", page)
     assert not re.search(r"https?://(?!www\.w3\.org)", bare)
-    assert bare.count("<img") == 5 + 3  # figures; the worst, median and best frame
+    assert bare.count("<img") == 3 + 3  # figures; the worst, median and best frame
     for sentence in ("one number per image", "no result for home/room/f1", "Shares by place"):
         assert sentence in bare.replace("\xa0", " ")
     lines = (out / "images.csv").read_text().splitlines()
@@ -57,7 +57,7 @@ def test_diagnose_frame_and_its_result_can_be_pickled(flags, world, red, tmp_pat
     written = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
     found = collect(answers, written["config"])
     assert all(found[key] == written[key] for key in found if key not in ("data", "provenance"))
-    assert (tmp_path / "out" / "diagnosis.html").read_text().count("<img") == 5
+    assert (tmp_path / "out" / "diagnosis.html").read_text().count("<img") == 3
 
 
 def test_diagnose_flags_are_checked(flags, capsys) -> None:

@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -13,15 +14,17 @@ import torch
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.benchmark.gallery import write_gallery
 from scalefield.benchmark.metrics import LEVELS
-from scalefield.benchmark.report import figures, load_run, run_facts, write_report
+from scalefield.benchmark.report import figures, load_run, write_report
 from scalefield.benchmark.report.page import Section, document
 from scalefield.benchmark.report.paper import MAIN
-from scalefield.benchmark.report.runs import ablation_series, basis_label
-from scalefield.benchmark.report.table import Cell, Table, csv_text, html, latex, markdown
+from scalefield.benchmark.report.runs import basis_label, feature_differences
+from scalefield.benchmark.report.table import Cell, Table, csv_text, latex, markdown
 from scalefield.benchmark.report.tables import (
-    all_tables,
+    appendix,
     coverage_table,
     drop_table,
+    features_table,
+    first_page,
     main_table,
     models_table,
     paper_drop_table,
@@ -87,7 +90,7 @@ def test_markdown_csv_and_latex_of_one_table() -> None:
 
 
 def test_html_of_a_table_marks_ranks_and_shows_intervals() -> None:
-    text = html(TABLE)
+    text = document("Toy", [Section("One", {"": (TABLE,)})])
     assert "<th class=sort>Method</th><th class=sort colspan=1>AbsRel</th>" in text
     assert "<th></th><th colspan=2>da3</th><th colspan=1>midas</th>" in text
     interval = "<span>0.123</span> <small>±0.050</small>"
@@ -99,7 +102,8 @@ def test_html_of_a_table_marks_ranks_and_shows_intervals() -> None:
 def test_main_table_marks_best_and_second_among_complete_methods(results) -> None:
     runs = [load_run(folder) for folder in results]
     table = main_table(runs)
-    assert table.columns[0] == ("red", "Low", "AbsRel")
+    assert table.columns[0] == ("red [1]", "Low", "AbsRel")
+    assert table.columns[4] == ("rot [1]", "Low", "AbsRel")
     assert len(table.columns) == 2 * 2 * 2
     rows = dict(table.rows)
     assert list(rows) == ["median", "Affine", "region", "Ours K=3", "Ours K=5"]
@@ -107,11 +111,12 @@ def test_main_table_marks_best_and_second_among_complete_methods(results) -> Non
         better = min if table.columns[i][2] == "AbsRel" else max
         complete = {m: rows[m][i].value for m in rows if m != "region"}
         best = better(complete, key=complete.get)
-        assert rows[best][i].rank == 1
+        tied = sum(round(x, 3) == round(complete[best], 3) for x in complete.values())
+        assert rows[best][i].rank == (1 if tied < 3 else 0)
         if table.columns[i][2] == "AbsRel":  # δ1 is 1 for several
             assert {cells[i].rank for cells in rows.values()} == {0, 1, 2}
         assert rows["region"][i].rank == 0  # it has two images only
-        assert "(2)" in str(rows["region"][i])
+        assert rows["region"][i].beside == "(2)"
     assert rows["Affine"][4].value is None  # not run with the second MDE
     assert rows["median"][4].rank == 1
     assert rows["median"][0].low <= rows["median"][0].value <= rows["median"][0].high
@@ -142,37 +147,11 @@ def test_drop_table_runs_from_one_anchor_to_nine(results) -> None:
     assert {label for label, _ in table.rows} == {"median", "Affine", "region"}
 
 
-def test_ablation_series_joins_rows_that_differ_in_k_only(results) -> None:
-    run_ = load_run(results[0])
-    labels = {
-        "Basis K=8": 8,
-        "Basis K=30": 30,
-        "Basis (F=0, K=8)": 8,
-        "Basis (K=30, F=0)": 30,
-        "basis(k=50)": 50,
-    }
-    cell = next(c for c in run_.results["cells"] if c["condition"] == "medium")
-    changed = {
-        "cells": [cell | {"method": label} for label in labels],
-        "spectral": [
-            {"method": label, "condition": "medium", "group": EVERYWHERE, "k": k}
-            for label, k in labels.items()
-        ],
-    }
-    series = ablation_series([replace(run_, results=run_.results | changed)])
-    assert {name: list(by_k) for name, by_k in series.items()} == {
-        "Basis": [8, 30],
-        "Basis (F=0)": [8, 30],
-        "basis": [50],
-    }
-
-
-def test_spectral_table_has_a_row_a_method_and_place(results) -> None:
-    table = spectral_table(load_run(results[0]))
-    assert [label for label, _ in table.rows] == [
-        f"Ours K={k} · {place}" for k in (3, 5) for place in ("all", "home/room", "home/hall")
-    ]
-    assert not spectral_table(load_run(results[1])).rows  # no basis maps there
+def test_spectral_table_has_a_row_a_generator_below_the_papers(results) -> None:
+    table = spectral_table([load_run(folder) for folder in results])
+    labels = [label for label, _ in table.rows]
+    assert labels == ["the paper: DA3, K = 8", *(f"red [1], world: Ours K={k}" for k in (3, 5))]
+    assert not spectral_table([load_run(results[1])]).rows  # no basis maps there
 
 
 def with_coverage(run_):
@@ -220,18 +199,66 @@ def test_coverage_table_has_the_methods_with_a_std_log(results) -> None:
     assert figures.reliability(plain) is None
 
 
-def test_paper_table_has_the_papers_figures_beside_ours(results) -> None:
-    run_ = load_run(results[0])
-    cells = [c | {"method": c["method"].replace("Affine", "Global")} for c in run_.results["cells"]]
-    config = run_.results["config"] | {"mde": "da3-base", "dataset": "kitti"}
-    ours = replace(run_, results=run_.results | {"cells": cells, "config": config})
+def as_paper(run_, source, **renamed):
+    """The run as one of KITTI with an estimator labelled da3-base, rows renamed."""
+    config = {**run_.results["config"], "mde": "da3-base", "dataset": "kitti", "source": source}
+    cells = [
+        c | {"method": renamed.get(c["method"].replace(" ", "_").replace("=", "_"), c["method"])}
+        for c in run_.results["cells"]
+    ]
+    methods = tuple(dict.fromkeys(c["method"] for c in cells))
+    scores = replace(run_.scores, methods=methods)
+    return replace(run_, results=run_.results | {"cells": cells, "config": config}, scores=scores)
+
+
+def test_paper_table_has_the_papers_figures_beside_ours_and_ranks_its_rows(results) -> None:
+    ours = as_paper(load_run(results[0]), "da3-base", Affine="Global", Ours_K_3="Basis K=8")
     table = paper_table([ours], "KITTI")
-    low = next(c for c in cells if (c["method"], c["condition"]) == ("Global", "low"))
-    shown = str(dict(table.rows)["Global"][0])
-    assert shown == f"0.31 [{low['clamped']['abs_rel'][0]:.2f}]"
-    assert str(dict(table.rows)["Basis K=50"][0]) == "–"
+    rows = dict(table.rows)
+    assert list(rows) == ["Global", "Grid", "LWLR", "Piecewise", "Basis", "Basis*", "Basis**"]
+    assert table.columns[0] == ("da3-base [1]", "Low", "AbsRel")
+    assert table.columns[6][0] == "the paper: MiDaS"
+    cells = {(c["method"], c["condition"]): c for c in ours.results["cells"] if c["group"] == "all"}
+    assert rows["Global"][0].value == cells["Global", "low"]["clamped"]["abs_rel"][0]
+    assert (rows["Global"][0].beside, rows["Basis"][1].beside) == ("[0.31]", "[0.81]")
+    assert (str(rows["Grid"][0]), rows["Grid"][0].beside) == ("–", "[0.24]")
+    assert rows["Basis**"][0].beside == ""
+    assert {rows[name][0].rank for name in ("Global", "Basis")} == {1, 2}  # median is no row here
+    assert f"da3-base [1]: {ours.results['data']['evaluated']} images of world" in table.caption
     assert len(MAIN) == 4
-    assert paper_table([run_], "KITTI") is None  # nothing of ours to compare
+    assert paper_table([load_run(results[0])], "KITTI") is None  # nothing of ours to compare
+
+
+@pytest.mark.parametrize("source", ["tiny_mdes:da3", "", "vits"])
+def test_a_label_alone_does_not_make_an_estimator_the_papers(results, source) -> None:
+    ours = as_paper(load_run(results[0]), source, Ours_K_3="Basis K=8")
+    assert ours.published is None
+    own = {column for column in paper_table([ours], "KITTI").columns if "da3-base" in column[0]}
+    assert own
+    for name, cells in paper_table([ours], "KITTI").rows:
+        columns = paper_table([ours], "KITTI").columns
+        beside = {c.beside for c, column in zip(cells, columns, strict=True) if column in own}
+        assert beside == {""}, name
+    drop = paper_drop_table([as_paper(load_run(results[0]), source, Affine="Basis K=8")])
+    assert not any(cell.beside for _, cells in drop.rows for cell in cells)
+
+
+def test_write_report_begins_with_table_1(results, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("scalefield.benchmark.report._figures", lambda *_: {})
+    monkeypatch.setattr("scalefield.benchmark.report._gallery", lambda *_: {})
+    ours = as_paper(load_run(results[1]), "da3-base", median="Basis K=8")
+    text = write_report([ours], tmp_path, "Toy", ["Not as in the paper: its data."]).read_text()
+    body = text.split("<main>")[1]
+    before, caption = re.match(r"(.*?)<caption>(.*?)</caption>", body, re.DOTALL).groups()
+    assert caption == "Table 1. KITTI"
+    assert "<img" not in before
+    assert "Not as in the paper: its data." in text.split("<nav>")[0]
+
+
+def test_report_states_images_of_cells_that_lack_some(results) -> None:
+    ours = as_paper(load_run(results[0]), "da3-base", region="Region", Ours_K_3="Basis K=8")
+    (region,) = (cells for name, cells in paper_table([ours], "KITTI").rows if name == "Region")
+    assert (region[0].beside, region[0].rank) == ("(2)", 0)
 
 
 def test_figures_of_a_run_without_a_regime(results) -> None:
@@ -240,25 +267,11 @@ def test_figures_of_a_run_without_a_regime(results) -> None:
     conditions = tuple(c for c in run_.scores.conditions if c.startswith("drop-"))
     scores = replace(run_.scores, conditions=conditions)
     only_drop = replace(run_, results=run_.results | {"cells": dropped}, scores=scores)
-    assert figures.forest(only_drop) is None
     assert figures.over_distance(only_drop) is None
     covered = {"coverage_50": [0.5, None, None], "coverage_90": [0.9, None, None]}
     cells = [c | {"coverage": covered} for c in dropped]
     figure = figures.reliability(replace(only_drop, results=only_drop.results | {"cells": cells}))
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["90 % interval"]
-    figures.pyplot().close(figure)
-
-
-def test_scatter_has_more_places_than_colours(results) -> None:
-    run_ = load_run(results[0])
-    names = [f"place {i}" for i in range(len(figures.COLOURS) + 2)]
-    images = tuple((name, name, "b") for name in names)
-    every = np.arange(len(names)) % len(run_.scores.images)
-    values = {key: array[every] for key, array in run_.scores.values.items()}
-    anchors = run_.scores.anchors[every]
-    scores = replace(run_.scores, images=images, values=values, anchors=anchors)
-    figure = figures.scatter(replace(run_, scores=scores))
-    assert figure.axes[0].get_legend_handles_labels()[1] == names
     figures.pyplot().close(figure)
 
 
@@ -295,21 +308,26 @@ def test_write_report_writes_all_files_and_a_self_contained_page(results, tmp_pa
     parsed = Page()
     parsed.feed(text)
     assert parsed.open == []
-    assert parsed.fetched == []
+    pictures = [name for name in parsed.fetched if name.startswith("gallery/")]
+    assert parsed.fetched == pictures
+    assert len(pictures) >= 3 * 4
+    assert all((page.parent / name).is_file() for name in pictures)
     assert not re.search(r"https?://(?!www\.w3\.org)", re.sub(r'"data:[^"]*"', "", text))
-    # Three pictures a method and MDE, and the figures.
-    assert parsed.tags.count("img") >= 3 * 4 + 2 * 3
+    assert page.stat().st_size < 2e6
     assert parsed.tags.count("table") >= 10
     written = {p.name for p in (tmp_path / "report").rglob("*")}
-    for table in all_tables(runs):
+    tables = [*chain(*first_page(runs)), *chain(*appendix(runs).values())]
+    for table in tables:
         assert {f"{table.name}.csv", f"{table.name}.tex"} <= written
-        assert latex(table).isascii()  # any TeX engine reads it
+        assert latex(table).isascii(), table.title  # any TeX engine reads it
         assert table.title in (tmp_path / "report" / "report.md").read_text()
-    for name in ("forest", "anchors", "distance", "scatter", "justification", "ablation"):
+    assert len({table.name for table in tables}) == len(tables)
+    for name in ("anchors", "distance", "justification"):
         assert {f"{name}-world-red.png", f"{name}-world-red.svg"} <= written
+    figure = figures.over_anchors(runs[0])
     for suffix in ("png", "svg"):  # no date, no random id
-        drawn = figures.encode(figures.forest(runs[0]), suffix, dpi=figures.DPI)
-        assert drawn == (page.parent / "figures" / f"forest-world-red.{suffix}").read_bytes()
+        drawn = figures.encode(figure, suffix, dpi=figures.DPI)
+        assert drawn == (page.parent / "figures" / f"anchors-world-red.{suffix}").read_bytes()
 
 
 CLICKS = """<script>
@@ -333,7 +351,7 @@ def test_report_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
     run_ = load_run(results[0])
     table = main_table([run_])
     panels = dict.fromkeys(("World: all", "World: other"), (table,))
-    text = document("World", run_facts(run_), [Section("Results", panels)])
+    text = document("World", [Section("Results", panels)])
     (tmp_path / "page.html").write_text(text.replace("</html>", CLICKS))
     flags = [
         "--headless",
@@ -426,8 +444,8 @@ def test_seeds_table_shows_mean_and_standard_deviation(reproduced) -> None:
     ]
     place = table.columns.index(("Med", "AbsRel"))
     half = abs(both[0] - both[1]) / 2**0.5  # the standard deviation of two, n − 1
-    wanted = f"{np.mean(both):.3f} ± {half:.3f}"
-    assert str(table.rows[0][1][place]) == wanted
+    found = table.rows[0][1][place]
+    assert (str(found), found.beside) == (f"{np.mean(both):.3f}", f"± {half:.3f}")
     assert str(table.rows[0][1][0]) == "–"  # the low regime was not run
 
 
@@ -441,23 +459,45 @@ def test_main_table_has_the_first_seed_with_a_note(reproduced) -> None:
 
 def test_pooled_ablation_has_a_curve_with_f_and_one_without(reproduced) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    figure = figures.pooled_ablation([reproduced])
+    figure = figures.ablation([reproduced])
     labels = figure.axes[0].get_legend_handles_labels()[1]
-    assert labels[-2:] == ["red, full", "red, F = 0"]
-    assert "paper, DA3, full" in labels
+    assert labels[-2:] == ["red [1], full", "red [1], F = 0"]
+    lines = [line for line in figure.axes[0].lines if line.get_label().startswith("paper")]
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(lines) == 4
     figures.pyplot().close(figure)
+
+
+def test_feature_differences_are_means_over_the_seeds_by_place(reproduced) -> None:
+    cells = {
+        (c["method"], c["group"]): c["clamped"]["abs_rel"][0]
+        for c in reproduced.results["cells"]
+        if c["condition"] == "medium"
+    }
+    found = feature_differences([reproduced])
+    assert list(found) == [3, 5]
+    for place in reproduced.scores.groups:
+        each = [
+            cells[f"Basis K=5{seed}", place] - cells[f"Basis K=5, F = 0{seed}", place]
+            for seed in ("", ", seed 1")
+        ]
+        assert found[5][place] == pytest.approx(np.mean(each))
+    table = features_table([reproduced])
+    assert [label for label, _ in table.rows] == ["red [1], K = 3", "red [1], K = 5"]
+    assert [column[0] for column in table.columns] == [*reproduced.scores.groups, "helps in", "p"]
+    better = sum(value < 0 for value in found[5].values())
+    assert str(table.rows[1][1][-2]) == f"{better} of 2"
+    assert table.rows[1][1][-1].value == {0: 0.5, 1: 1.0, 2: 0.5}[better]
+    assert features_table([replace(reproduced, results=reproduced.results | {"cells": []})]) is None
 
 
 def test_paper_drop_table_has_the_papers_figures_for_its_own_data(reproduced) -> None:
     table = paper_drop_table([reproduced], "Basis K=3")
     assert [label for label, _ in table.rows] == ["1", "3", "5", "7", "9"]
-    assert table.columns == (("red", "AbsRel"), ("red", "δ1"))
-    assert "[" not in str(table.rows[0][1][0])
-    config = {**reproduced.results["config"], "dataset": "kitti", "mde": "da3-base"}
-    own = replace(reproduced, results={**reproduced.results, "config": config})
-    first = paper_drop_table([own], "Basis K=3").rows[0][1]
-    assert str(first[0]).startswith("0.18 [")
-    assert str(first[1]).startswith("0.74 [")
+    assert table.columns == (("red [1]", "AbsRel"), ("red [1]", "δ1"))
+    assert table.rows[0][1][0].beside == ""
+    own = paper_drop_table([as_paper(reproduced, "da3-base")], "Basis K=3")
+    assert [cell.beside for cell in own.rows[0][1]] == ["[0.18]", "[0.74]"]
     assert paper_drop_table([reproduced], "none") is None
 
 
@@ -481,13 +521,3 @@ def test_models_table_names_models_and_labels_the_universal_one(reproduced) -> N
 )
 def test_basis_label_reads_labels_of_a_reproduction(label, found) -> None:
     assert basis_label(label) == found
-
-
-def test_the_papers_ablation_curves_can_be_told_apart() -> None:
-    curve = figures.AblationCurve("ours", "red", False, {k: [(0.1, 0.1, 0.1)] * 2 for k in (8, 30)})
-    figure = figures.ablation_figure([curve], (4.0, 3.0))
-    assert figure is not None
-    lines = [line for line in figure.axes[0].lines if line.get_label().startswith("paper")]
-    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
-    figures.pyplot().close(figure)
-    assert len(looks) == len(lines) == 4

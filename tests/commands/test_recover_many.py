@@ -105,7 +105,10 @@ def test_recover_folder_names_a_bad_image_and_goes_on(folder, capsys):
         (["photos", "--anchors", "photos/a.anchors.csv"], "one file of anchors and several images"),
         (["photos", "--anchors", "missing"], "missing: no such file or folder"),
         (["photos", "--anchors", "empty"], "no file of anchors in it is named as an image"),
-        (["photos", "--depth", "d.npy", "--kind", "depth"], "--depth is a map of one image"),
+        (["photos", "--depth", "d.npy", "--kind", "depth"], "d.npy: no such file or folder"),
+        (["photos", "--depth", "photos/a.png", "--kind", "depth"], "is a map of one image and"),
+        (["photos", "--depth", "empty", "--kind", "depth"], "empty: no map for a (.npy"),
+        (["photos", "--depth", "empty"], "--depth needs --kind depth"),
         (["photos", "--stream", "on", "--method", "median"], "recovered by `field`, not by median"),
         (["photos", "--every", "0"], "--every must be 1 or more, found 0"),
         (["photos", "--limit", "0"], "--limit must be 1 or more, found 0"),
@@ -221,3 +224,49 @@ def test_recover_names_a_table_in_the_place_of_an_image(tmp_path, capsys):
     message = "anchors.csv is no image; give anchors as --anchors anchors.csv"
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def write_maps(path: Path, suffix: str = ".npy") -> np.ndarray:
+    """A folder with a map for `a` and `sub/b`; the map of `a` is returned."""
+    maps = {key: np.linspace(1 + i, 3, 48 * 64).reshape(SHAPE) for i, key in enumerate("ab")}
+    for key, values in maps.items():
+        (path / "sub").mkdir(parents=True, exist_ok=True)
+        file = path / {"a": "a.png", "b": "sub/b.png"}[key]
+        np.save(file.with_suffix(suffix), 1 / values)
+    return 1 / maps["a"]
+
+
+def test_recover_folder_with_own_maps_is_recover_with_each_map(folder, capsys):
+    disparity = write_maps(Path("maps"))
+    words = ["recover", "photos", "--depth", "maps", "--kind", "disparity"]
+    assert main(words) == 1  # c has no map
+    assert "c failed: " in capsys.readouterr().err
+    for affine, flags in ((None, []), (False, ["--affine", "no"])):
+        assert main([*words, *flags, "--out", "out"]) == 1
+        expected = recover(
+            "photos/a.png",
+            "photos/a.anchors.csv",
+            mde_depth=disparity,
+            kind="disparity",
+            affine=affine,
+        )
+        written = np.load("out/a/depth.npz")
+        np.testing.assert_array_equal(written["depth_m"], expected.depth_m)
+    found = records("out")
+    assert found["sub/b"]["anchors_used"] == 3
+    assert "no map for c" in found["c"]["failed"]
+
+
+def test_recover_video_with_own_maps_takes_them_by_the_number_of_the_frame(video):
+    Path("maps").mkdir()
+    for i in range(count_frames(video)):
+        np.save(f"maps/{i}.npy", np.full(SHAPE, 1.0 + i))
+    Path("first.csv").write_text(ROWS)
+    words = ["recover", str(video), "--anchors", "first.csv", "--depth", "maps", "--kind", "depth"]
+    assert main([*words, "--stream", "off", "--every", "2", "--method", "median"]) == 2
+    assert main([*words, "--limit", "3", "--out", "out"]) == 0
+    relative = [
+        np.median(np.load(f"out/{i:06d}/depth.npz")["depth_m"] / np.load(f"maps/{i}.npy"))
+        for i in range(3)
+    ]
+    np.testing.assert_allclose(relative, relative[0], rtol=0.2)

@@ -123,7 +123,8 @@ def test_several_datasets_are_trained_on_together(tmp_path, capsys):
     assert "1 of 4 frames could not be prepared and are left out: made/there/01" in message
     config = json.loads((out / "run.json").read_text())["config"]
     assert (config["rate"], config["batch"], config["width"]) == (2e-4, 3, 32)
-    assert config["losses"] == {"anchor": 0.1, "decor": 1e-4, "gate": 0.5, "literal_gate_sum": True}
+    losses = {"anchor": 0.1, "decor": 1e-4, "gate": 0.5, "gate_reduction": "sum"}
+    assert config["losses"] == losses
     card = (out / "model" / "README.md").read_text()
     assert "Trained on 7 frames, chosen on 4 others" in card
     assert "for the MDE lite" in card
@@ -140,17 +141,17 @@ def test_the_papers_preset_is_literal_and_every_deviation_is_a_flag():
     literal = {
         "epochs": 25, "anchors": (100, 120), "anchor_draw": "protocol", "mirror": False,
         "ema": 0.0, "clip": 0.0, "pixels": 0, "beta": 1.0, "stretch": 0.0, "offset_noise": 0.0,
-        "feature_dropout": 0.0,
+        "feature_dropout": 0.0, "precision": "float32",
     }  # fmt: skip
     assert {name: getattr(config, name) for name in literal} == literal
-    assert config.losses.literal_gate_sum
+    assert config.losses.gate_reduction == "sum"
     assert config.ridge.centre == "none"
     ours = RecipeOptions(
         mirror=True, ema=0.9, clip=1.0, pixels=100, anchor_draw="fresh", gate_reduction="mean"
     )
     changed = dataclasses.replace(command, recipe=ours).config()
     assert (changed.mirror, changed.ema, changed.clip, changed.pixels) == (True, 0.9, 1.0, 100)
-    assert (changed.anchor_draw, changed.losses.literal_gate_sum) == ("fresh", False)
+    assert (changed.anchor_draw, changed.losses.gate_reduction) == ("fresh", "mean")
     assert changed.losses.anchor == 0.1
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from scalefield.benchmark.method_spec import parse_methods
 from scalefield.benchmark.run import Evaluation, Evaluator, run
 from scalefield.benchmark.score import score_files
+from scalefield.cli import main
 from scalefield.datasets import Predictions, open_dataset
 from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError
@@ -232,6 +234,23 @@ def test_frame_source_evaluates_stored_predictions(tmp_path, mde) -> None:
     assert (errors["median", "low"] < 1e-5) is (mde == "stored")
     assert errors["global(space=disparity)", "low"] < 1e-5
     assert results["data"]["mde"] == [mde.replace("stored", "net")]
+
+
+def test_evaluate_with_own_maps_scores_as_the_stored_predictions(tmp_path, capsys) -> None:
+    for name in ("a", "b"):
+        write_frame(tmp_path / "data" / name)
+        (tmp_path / "maps").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "data" / name / "pred.npz", tmp_path / "maps" / f"{name}.npz")
+    data = ["evaluate", "--root", str(tmp_path / "data"), "--dataset", "predictions"]
+    data += ["--methods", "median", "--regimes", "low", "--workers", "1", "--no-gallery"]
+    maps = ["--depth", str(tmp_path / "maps"), "--kind", "depth"]
+    for out, source in (("stored", ["--mde", "stored"]), ("own", maps)):
+        assert main([*data, *source, "--out", str(tmp_path / out)]) == 0
+    stored, own = ((tmp_path / out / "images.csv").read_text() for out in ("stored", "own"))
+    assert own == stored
+    for flags in ([], [*maps, "--mde", "lite"]):
+        assert main([*data, *flags, "--out", str(tmp_path / "other")]) == 2
+        assert "one of --mde NAME and --depth FOLDER is wanted" in capsys.readouterr().err
 
 
 def test_frame_source_stored_wants_a_prediction_with_the_frame(tmp_path) -> None:

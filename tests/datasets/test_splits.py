@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scalefield.datasets.kitti import Kitti, drive_categories
 from scalefield.datasets.splits import (
     SPLITS,
+    count_differences,
     proportions,
     read_list,
     split_drives,
@@ -33,8 +34,28 @@ def test_full_kitti_gets_the_papers_counts_by_drive_in_every_category() -> None:
     assert not (
         seen["train"] & seen["val"] | seen["train"] & seen["test"] | seen["val"] & seen["test"]
     )
-    for split in ("train", "test"):
+    for split in SPLITS:
         assert {category[d] for d in seen[split]} == {"City", "Residential", "Road", "Campus"}
+
+
+def test_split_drives_moves_a_drive_only_to_a_split_without_one() -> None:
+    """Campus' drives are longer than the share of val, which would get none of them."""
+    drives = {f"d{i}": [f"d{i}/{j}" for j in range(50 + i)] for i in range(4)}
+    splits = split_drives(drives, dict.fromkeys(drives, "Campus"), (800, 20, 200))
+    owners = {s: {name.split("/")[0] for name in names} for s, names in splits.items()}
+    assert sorted(map(len, owners.values())) == [1, 1, 2]
+    assert owners["val"] == {min(drives, key=lambda d: len(drives[d]))} or len(owners["train"]) == 2
+    two = {d: drives[d] for d in ("d0", "d1")}
+    assert not split_drives(two, dict.fromkeys(two, "Campus"), (800, 20, 200))["val"]
+
+
+def test_count_differences_names_the_parts_that_differ() -> None:
+    whole = {"kv1": 2003, "kv2": 3784}
+    assert count_differences(whole, whole, "images") == ""
+    found = {"kv1": 2003, "extra": 1}
+    assert count_differences(found, whole, "images") == (
+        "2,004 images found, 5,787 expected (extra 1 of 0, kv2 0 of 3,784)"
+    )
 
 
 def test_kitti_has_as_many_drives_a_category_as_its_website_lists() -> None:

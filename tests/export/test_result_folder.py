@@ -9,12 +9,21 @@ import re
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from scalefield import Anchors, Camera, InputError, recover
-from scalefield.export.result_folder import MOST_LISTED, OUTPUTS, summary, write_outputs
+from scalefield.export.result_folder import (
+    MOST_LISTED,
+    OUTPUTS,
+    depth_png_units,
+    summary,
+    write_outputs,
+)
 from scalefield.field.error_scale import ErrorScale
 from scalefield.field.model import load_field
+from scalefield.io import write_depth_png
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection
 
@@ -112,3 +121,11 @@ def test_recovery_json_lists_few_anchors_and_depth_npz_has_all(recovery, tmp_pat
     saved = np.load(tmp_path / "r" / "depth.npz")
     assert len(saved["residuals_log"]) == len(saved["rejected_anchors"]) == n
     assert "shortened" not in report.as_short_dict(n)
+
+
+@given(st.floats(1e-3, 1e12))
+def test_depth_png_units_cut_no_pixel(tmp_path_factory, farthest_m):
+    depth_m = np.array([[farthest_m, 1e-4, np.nan]])
+    units = depth_png_units(depth_m)
+    assert units == 1000 or farthest_m * 1000 > 65535
+    assert write_depth_png(tmp_path_factory.mktemp("png") / "d.png", depth_m, units) == 0

@@ -22,11 +22,11 @@ from scalefield.field.exact import ExactPosterior
 SMALL = InferenceConfig(block_size=10)
 
 
-def fit_linear(observed, config, offset=None, prior=None):
+def fit_linear(observed, config, prior=None):
     features, H = KERNEL.features(observed.inputs), KERNEL.linear_features(observed.inputs)
     blocks = Blocks.split(observed, config).within(observed.mask)
     solutions = BlockSolutions.of(KERNEL, observed, features, H, blocks)
-    return LinearPosterior.fit(observed, H, blocks, solutions, offset=offset, prior=prior)
+    return LinearPosterior.fit(observed, H, blocks, solutions, prior=prior)
 
 
 def on_image(n, seed):
@@ -181,7 +181,8 @@ def test_padding_does_not_change_the_linear_part(n, padding, seed):
 def test_a_given_offset_is_the_prior_mean():
     observed = observations_of(6, 0)
     offset = torch.tensor(0.25, dtype=torch.float64)
-    found = fit_linear(observed, InferenceConfig(), offset)
+    prior = LinearPrior.unit(offset, KERNEL.linear_width(observed.inputs))
+    found = fit_linear(observed, InferenceConfig(), prior)
     exact = ExactPosterior.fit(KERNEL, *observed[:3], offset=offset)
     assert found.offset == offset
     torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)
@@ -194,8 +195,8 @@ def test_a_prior_of_the_linear_part_is_that_of_bayesian_regression(n, seed):
     H = KERNEL.linear_features(observed.inputs)
     root = torch.randn(H.shape[1], H.shape[1], generator=torch.Generator().manual_seed(seed))
     root = root.double() + 2 * torch.eye(len(root))
-    prior = LinearPrior(root[0], root @ root.mT)
-    found = fit_linear(observed, InferenceConfig(), offset, prior)
+    prior = LinearPrior(root[0], root @ root.mT, offset)
+    found = fit_linear(observed, InferenceConfig(), prior)
     features = KERNEL.features(observed.inputs)
     C = KERNEL.stationary(features, features) + torch.diag(observed.noise**2)
     target = observed.y - observed.inputs.mean - offset

@@ -6,12 +6,18 @@ import torch
 
 from field.worlds import draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
-from scalefield.field.condition import calibrated, condition, empirical_bayes_scale, sum_abs_z
+from scalefield.field.condition import (
+    calibrated,
+    condition,
+    empirical_bayes_scale,
+    expected_recovery,
+    sum_abs_z,
+)
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.model import load_field
 from scalefield.field.observations import MIN_NOISE_STD, Readings
-from scalefield.field.posterior import UNCALIBRATED
+from scalefield.field.posterior import UNCALIBRATED, Calibration
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +115,15 @@ def test_the_scale_of_std_follows_the_residuals_of_the_image(model, world):
     assert scales[2] > 3 * scales[0]
 
 
-def test_calibration_factor_is_the_formula(model, world):
-    image, truth = world
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_calibration_factor_is_the_formula(model, world, decay):
+    model, (image, truth) = dataclasses.replace(model, std_decay=decay), world
     for n in (1, 7, 50):
         fitted = infer(model, image, draw_anchors(truth, n), robust=False).fit
         z = fitted.linear.loo_residual / fitted.linear.loo_std
         total = float(z.abs().sum()) * np.sqrt(np.pi / 2)
         wanted = (model.prior_count + total) / (model.prior_count + n - 1)
-        wanted *= model.std_scale * n**-model.std_decay
+        wanted *= model.std_scale * n**-decay
         found = float(calibrated(model, fitted).calibration.at_anchors)
         assert found == pytest.approx(wanted, rel=1e-5)
     nothing = dataclasses.replace(
@@ -126,6 +133,25 @@ def test_calibration_factor_is_the_formula(model, world):
     assert float(calibrated(model, nothing).calibration.at_anchors) == pytest.approx(
         model.std_scale
     )
+
+
+def test_a_small_factor_holds_by_the_square_of_the_share_of_variance_that_is_left():
+    calibration = Calibration(1.5, torch.tensor(0.25), torch.tensor(0.1))
+    prior, left = torch.full((4,), 2.0), torch.tensor([0.05, 0.1, 0.2, 0.4])
+    weight = torch.tensor([1.0, 1.0, 0.25, 0.0625])
+    wanted = 1.5 * (left * prior).sqrt() * 0.25**weight
+    torch.testing.assert_close(calibration.std(left * prior, prior), wanted)
+
+
+def test_without_anchors_std_is_that_of_the_scale_and_the_scaled_one_of_the_field(model):
+    model = dataclasses.replace(model, std_scale=3.0)
+    output, _ = room()
+    image = model.image_inputs(output)
+    pixels = [x.flatten() for x in torch.meshgrid(*map(torch.arange, image.shape), indexing="ij")]
+    field = model.kernel.variance(image.pixels(*pixels)) - model.kernel.constant_std**2
+    wanted = (model.scale_prior_std**2 + 9 * field).sqrt().reshape(image.shape)
+    found = expected_recovery(model, output, image).std_log
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=0)
 
 
 def test_calibration_shrinks_std_only_where_the_anchors_determine_the_field(model, world):

@@ -18,6 +18,7 @@ from scalefield.field.error_scale import (
     scale_factors,
 )
 from scalefield.field.exact import ExactPosterior
+from scalefield.field.explain import parts
 from scalefield.field.kernel import KernelInputs, ScaleFactors
 from scalefield.field.posterior import fit
 
@@ -67,12 +68,15 @@ def test_masked_observations_do_not_change_the_evidence(n, padding, seed):
     )
 
 
-@pytest.mark.parametrize("scale", ERROR_SCALES)
-def test_factors_of_fields_drawn_from_a_hypothesis_are_its_factors(scale):
-    found = [scale_factors(KERNEL, sampled(scale, 60, seed), ERROR_SCALES) for seed in range(9)]
-    for name in ScaleFactors._fields:
-        median = float(torch.stack([getattr(factors, name) for factors in found]).median())
-        assert median == pytest.approx(getattr(scale, name), rel=0.15)
+def test_factors_of_fields_drawn_from_hypotheses_are_in_their_order():
+    """The evidence counts as that of few anchors, so that no hypothesis is excluded."""
+    medians = []
+    for scale in ERROR_SCALES:
+        found = [scale_factors(KERNEL, sampled(scale, 60, seed), ERROR_SCALES) for seed in range(9)]
+        medians.append(float(torch.stack([factors.smooth for factors in found]).median()))
+    assert medians == sorted(medians, reverse=True)
+    assert medians[0] > 0.8
+    assert medians[-1] < 0.2
 
 
 def test_factors_of_images_in_a_batch_are_those_of_each():
@@ -115,6 +119,4 @@ def test_a_scaled_kernel_is_evaluated_as_the_exact_posterior(n):
     exact = ExactPosterior.fit(kernel, observed.inputs, observed.y, observed.noise)
     wanted = exact.mean(image.pixels(rows, columns)).reshape(SHAPE)
     torch.testing.assert_close(fitted.render().mean.double(), wanted, rtol=0, atol=1e-3)
-    torch.testing.assert_close(
-        sum(fitted.parts().values()), fitted.render().mean, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(sum(parts(fitted).values()), fitted.render().mean, rtol=0, atol=1e-5)

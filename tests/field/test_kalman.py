@@ -8,10 +8,9 @@ import scalefield as sf
 from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
-from scalefield.field.condition import FieldPrior, LinearState
 from scalefield.field.error_scale import ErrorScale
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps
-from scalefield.field.kalman import FieldFilter
+from scalefield.field.kalman import FieldFilter, LinearState
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
 from scalefield.mde import load_mde
@@ -68,7 +67,7 @@ def test_no_anchors_and_none_are_the_same():
         empty = anchors if t % 2 == 0 else anchors[:0]
         ours, theirs = first(mde_output, given), second(mde_output, empty)
         assert torch.equal(ours.depth_m, theirs.depth_m)
-        assert torch.equal(first.state.posterior.linear.mean, second.state.posterior.linear.mean)
+        assert torch.equal(first.state.linear.mean, second.state.linear.mean)
 
 
 def test_before_any_anchor_the_depth_is_the_expected_one():
@@ -78,7 +77,7 @@ def test_before_any_anchor_the_depth_is_the_expected_one():
     assert warning.code == "no_anchors"
     assert stream.state is None
     stream(mde_output, anchors)
-    mean, covariance = vars(stream.state.posterior.linear).values()
+    mean, covariance = vars(stream.state.linear).values()
     assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
     assert float(mean[0]) == pytest.approx(np.log(2.5), abs=0.5)
 
@@ -88,16 +87,16 @@ def state_of(mean, covariance, prior_std):
     mde_output, depth_m = room()
     stream = FieldFilter()
     stream(mde_output, draw_anchors(depth_m, 5))
-    prior = FieldPrior(None, LinearState(mean, covariance))
-    return dataclasses.replace(stream.state, posterior=prior, prior_std=prior_std)
+    linear = LinearState(mean, covariance)
+    return dataclasses.replace(stream.state, shift=None, linear=linear, prior_std=prior_std)
 
 
 def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
     """The weight of the mean function towards one, those of the modes towards zero."""
     prior_std = torch.linspace(0.5, 1.5, 18).double()
     start = state_of(torch.full((18,), 2.0).double(), torch.diag(0.5 * prior_std**2), prior_std)
-    prior = FieldFilter(drift=0.1, decay=0.2).drifted(start, load_field("field"))
-    mean, covariance = prior.linear.mean, prior.linear.covariance
+    _, linear = FieldFilter(drift=0.1, decay=0.2).drifted(start, load_field("field"))
+    mean, covariance = linear.mean, linear.covariance
     assert mean.tolist() == pytest.approx([2.0, 1.8, *[1.6] * 16])
     assert float(covariance[0, 0]) == pytest.approx(0.5 * float(prior_std[0] ** 2) + 0.1**2)
     # 0.8² of half the prior variance and 1 − 0.8² of all of it.
@@ -108,9 +107,9 @@ def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
 def test_decay_of_one_forgets_all_but_the_scale():
     prior_std = torch.linspace(0.5, 1.5, 18).double()
     start = state_of(torch.full((18,), 2.0).double(), torch.diag(0.5 * prior_std**2), prior_std)
-    prior = FieldFilter(decay=1.0, drift=0.0).drifted(start, load_field("field"))
-    assert prior.linear.mean.tolist() == [2.0, 1.0, *[0.0] * 16]
-    torch.testing.assert_close(prior.linear.covariance.diagonal()[1:], prior_std[1:] ** 2)
+    _, linear = FieldFilter(decay=1.0, drift=0.0).drifted(start, load_field("field"))
+    assert linear.mean.tolist() == [2.0, 1.0, *[0.0] * 16]
+    torch.testing.assert_close(linear.covariance.diagonal()[1:], prior_std[1:] ** 2)
 
 
 def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors(monkeypatch):
@@ -130,7 +129,7 @@ def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors(monkeypat
         in_two = twice(mde_output, half)
     at_once = once(mde_output, anchors)
     # The medians of 12 and 24 anchors are prior means whose standard deviation is 50.
-    twice, once = (stream.state.posterior.linear for stream in (twice, once))
+    twice, once = (stream.state.linear for stream in (twice, once))
     torch.testing.assert_close(twice.mean, once.mean, rtol=0, atol=1e-3)
     torch.testing.assert_close(twice.covariance, once.covariance, rtol=0, atol=1e-4)
     torch.testing.assert_close(in_two.log_scale, at_once.log_scale, rtol=0, atol=1e-3)
@@ -145,7 +144,7 @@ def test_a_stream_of_many_anchors_is_as_good_as_field(n):
         recovery = stream(mde_output, anchors)
     alone = Field()(mde_output, anchors)
     assert absrel(recovery, depth_m) < 1.1 * absrel(alone, depth_m)
-    assert bool((torch.linalg.eigvalsh(stream.state.posterior.linear.covariance) > 0).all())
+    assert bool((torch.linalg.eigvalsh(stream.state.linear.covariance) > 0).all())
 
 
 def test_a_still_camera_keeps_its_field_in_a_frame_without_anchors():
@@ -239,7 +238,10 @@ def test_a_stream_with_settings_outside_their_range_is_refused(options, sentence
 
 
 def test_arrays_given_to_a_stream_get_a_sentence(said_of):
-    prepare = ["from scalefield.field.kalman import FieldFilter", "depth = numpy.ones((6, 8))"]
+    prepare = [
+        "from scalefield.field.kalman import FieldFilter, LinearState",
+        "depth = numpy.ones((6, 8))",
+    ]
     sentences = said_of(prepare, ["FieldFilter()(depth)", "FieldFilter()(depth, None)"])
     wanted = "a stream takes the output of an estimator, as mde(image) returns it, found ndarray"
     assert sentences == [wanted] * 2

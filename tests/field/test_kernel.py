@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from field.worlds import KERNEL, kernel_inputs
 from scalefield.errors import InputError
-from scalefield.field.kernel import Kernel, StationaryTerm, TermFeatures, term_names
+from scalefield.field.kernel import Kernel, ScaleFactors, StationaryTerm, TermFeatures
 
 
 def disparity_plane(inputs, i):
@@ -70,13 +70,11 @@ def batched(features: list[TermFeatures]) -> TermFeatures:
 
 
 @settings(max_examples=25)
-@given(n=st.integers(1, 9), seed=st.integers(0, 500), at_first=st.booleans())
-def test_local_covariance_of_small_sets_equals_stationary_of_each(n, seed, at_first):
+@given(n=st.integers(1, 9), seed=st.integers(0, 500))
+def test_covariance_within_small_sets_equals_stationary_of_each(n, seed):
     sets = [KERNEL.features(kernel_inputs(n, seed + i)) for i in range(3)]
-    reference = batched(sets).z[:, :1] if at_first else None
-    found = KERNEL.local_covariance(batched(sets), reference)
-    assert found.dtype == torch.float64
-    for each, features in zip(found, sets, strict=True):
+    found = KERNEL.covariance(batched(sets), batched(sets), torch.float64)
+    for each, features in zip(found.double(), sets, strict=True):
         torch.testing.assert_close(each, KERNEL.stationary(features, features), rtol=0, atol=1e-6)
         prior = features.amplitude.square().sum(dim=1)
         torch.testing.assert_close(each.diagonal(), prior, rtol=1e-6, atol=0)
@@ -84,22 +82,33 @@ def test_local_covariance_of_small_sets_equals_stationary_of_each(n, seed, at_fi
 
 @settings(max_examples=25)
 @given(n=st.integers(1, 9), pixels=st.integers(1, 20), seed=st.integers(0, 500))
-def test_cross_covariance_of_anchors_and_pixels_equals_stationary_of_each(n, pixels, seed):
+def test_covariance_of_anchors_and_pixels_equals_stationary_of_each(n, pixels, seed):
     anchors = [KERNEL.features(kernel_inputs(n, seed + i)) for i in range(3)]
     cells = [KERNEL.features(kernel_inputs(pixels, seed + 9 + i)) for i in range(3)]
     single = (TermFeatures(*(x.float() for x in batched(each))) for each in (anchors, cells))
-    found = KERNEL.cross_covariance(*single)
+    found = KERNEL.covariance(*single)
     for each, a, b in zip(found, anchors, cells, strict=True):
         torch.testing.assert_close(each.double(), KERNEL.stationary(a, b), rtol=0, atol=1e-5)
 
 
-def test_local_and_cross_covariance_do_not_change_their_arguments():
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_covariance_does_not_change_its_arguments(precision):
     features = batched([KERNEL.features(kernel_inputs(5, 3))])
     before = [part.clone() for part in features]
-    KERNEL.cross_covariance(features, features)
-    KERNEL.local_covariance(features)
-    KERNEL.local_covariance(features, features.z[:, :1])
+    KERNEL.covariance(features, features, precision)
     assert all(torch.equal(x, y) for x, y in zip(features, before, strict=True))
+
+
+def test_each_factor_scales_the_deviations_of_its_terms():
+    scaled = KERNEL.scaled(ScaleFactors(smooth=2.0, rough=3.0, plane=5.0))
+    factors = {"rbf": 2.0, "exponential": 3.0}
+    for term, before in zip(scaled.terms, KERNEL.terms, strict=True):
+        amplitude = factors[term.family] * before.amplitude
+        assert term == dataclasses.replace(before, amplitude=amplitude)
+    expected = dataclasses.replace(
+        KERNEL, terms=scaled.terms, mode_std=2 * KERNEL.mode_std, plane_std=5 * KERNEL.plane_std
+    )
+    assert scaled == expected
 
 
 def test_a_kernel_without_stationary_terms_has_only_its_linear_part():
@@ -118,16 +127,13 @@ def test_kernel_inputs_joined_and_indexed():
         assert getattr(both.to(torch.float32), name).dtype == torch.float32
 
 
-def test_term_names_are_family_and_number():
-    assert term_names(KERNEL) == ["rbf 1", "exponential 2"]
-
-
-def test_local_covariance_of_repeated_pixels_is_positive_semidefinite():
+def test_covariance_of_repeated_pixels_is_positive_semidefinite():
     """Also where log-depth is far from the reference: a rounded distance may be negative."""
     for seed in range(40):
         inputs = kernel_inputs(12, seed)
         inputs = dataclasses.replace(inputs, log_depth=30 * inputs.log_depth)
         features = KERNEL.features(inputs[torch.arange(12).repeat_interleave(3)])
         features = TermFeatures(*(x[None].float() for x in features))
-        covariance = KERNEL.local_covariance(features)[0]
-        assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-8
+        covariance = KERNEL.covariance(features, features, torch.float64)[0].double()
+        # A rounding of float32, where the least variance of the noise is 1e-6.
+        assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-7

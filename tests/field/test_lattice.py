@@ -4,7 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalefield.field.lattice import TILE_CANDIDATES, Lattice, nearest, nearest_in_tiles
+from scalefield.field.cuda import TILE_CANDIDATES, nearest_in_tiles
+from scalefield.field.lattice import Lattice, nearest
 
 CPU = torch.device("cpu")
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 40))

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -6,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from field.worlds import KERNEL, all_pixels, fit_pixels, image_inputs
-from scalefield.basis.grids import upsample
-from scalefield.field.lattice import Lattice, PixelTiles, cell_weights
+from scalefield.field.explain import parts
+from scalefield.field.lattice import Lattice, cell_weights
 
 CPU = torch.device("cpu")
 
@@ -48,27 +49,45 @@ def test_cell_weights_reproduce_the_predictors_of_the_four_nodes(seed, k, static
 
 
 @pytest.mark.parametrize("cell", [1, 4, 8])
+@pytest.mark.parametrize("pixels", [1, 100, 10_000])
 @pytest.mark.parametrize("shape", [(24, 32), (23, 33), (5, 41), (1, 17), (19, 1), (3, 3)])
-def test_pixel_tiles_equal_upsampled_maps_and_features_of_every_pixel(shape, cell):
-    """Also in images whose sides are no multiples of the cell, and for cells in any order."""
-    image, lattice = image_inputs(shape), Lattice(shape, cell, CPU)
-    tiles = PixelTiles.of(image, lattice)
-    maps = upsample(image.maps.maps, shape)[0]
-    at = image.maps.layout.kernel_inputs(
-        all_pixels(image).position,
-        image.log_depth.double().flatten(),
-        maps.flatten(1).mT.double(),
-    )
-    wanted = KERNEL.features(at)
-    cells = torch.arange(len(lattice.corners))
-    found = tiles.features(KERNEL, cells)
-    for ours, whole in zip(found, wanted, strict=True):
-        values = lattice.image(ours.flatten(2).permute(2, 0, 1).contiguous())
-        expected = whole.flatten(1).mT.reshape(-1, *shape).float()
-        torch.testing.assert_close(values, expected, rtol=0, atol=1e-4)
-    some = cells.flip(0)[::2]
-    for ours, single in zip(found, tiles.features(KERNEL, some), strict=True):
-        torch.testing.assert_close(single, ours[some], rtol=0, atol=1e-6)
+def test_windows_have_the_inputs_and_features_of_every_pixel(shape, pixels, cell):
+    """Also in images whose sides are no multiples of the cell."""
+    image = image_inputs(shape)
+    fitted = dataclasses.replace(fit_pixels(image, 1), lattice=Lattice(shape, cell, CPU))
+    lattice, wanted = fitted.lattice, all_pixels(image)
+    windows, seen = lattice.windows(pixels), torch.zeros(shape)
+    for window in windows:
+        chosen = (
+            torch.arange(math.prod(shape)).reshape(shape)[window.rows, window.columns].flatten()
+        )
+        found, expected = image.window(window.rows, window.columns), wanted[chosen]
+        for ours, theirs in zip(vars(found).values(), vars(expected).values(), strict=True):
+            torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-5)
+        tiles, whole = fitted.tiles(found, window), KERNEL.features(expected)
+        assert tiles.z.shape[:2] == (window.cells.numel(), cell**2)
+        for ours, theirs in zip(tiles, whole, strict=True):
+            values = lattice.image(ours.flatten(2).movedim(2, 0).contiguous(), window)
+            values = values.flatten(1).mT.double()
+            torch.testing.assert_close(values, theirs.flatten(1), rtol=0, atol=1e-4)
+        seen[window.rows, window.columns] += 1
+    assert bool((seen == 1).all())
+    cells = torch.cat([window.cells.flatten() for window in windows])
+    assert cells.sort().values.tolist() == list(range(len(lattice.corners)))
+
+
+@given(cells=st.lists(st.integers(0, 34), min_size=1, max_size=4), pixels=st.integers(1, 999))
+def test_windows_around_cells_cover_their_rectangle(cells, pixels):
+    lattice = Lattice((23, 33), 5, CPU)
+    windows = lattice.windows(pixels, torch.tensor(cells))
+    found = sorted(int(cell) for window in windows for cell in window.cells.flatten())
+    rows, columns = [cell // 7 for cell in cells], [cell % 7 for cell in cells]
+    inside = [
+        7 * i + j
+        for i in range(min(rows), max(rows) + 1)
+        for j in range(min(columns), max(columns) + 1)
+    ]
+    assert found == inside
 
 
 def predictors(fitted):
@@ -108,14 +127,14 @@ def blended_slowly(fitted):
 def test_stationary_map_equals_a_slow_blend_of_the_nodes_predictors(n, cell, seed):
     image = image_inputs((20, 27), seed=seed)
     fitted = fit_pixels(image, n, seed=seed, neighbours=5, cell_px=(cell, cell))
-    found = fitted.map_cells(fitted.cell_sums(fitted.systems()))[0]
+    found = fitted.map_windows(fitted.blended(fitted.systems(), linear=False))[0]
     wanted = blended_slowly(fitted).float()
     # An anchor's own pixel lies at the cusp of the exponential term, where float32 rounds a
     # distance of 0 to the root of its unit; α is up to some tens.
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
     assert float((found - wanted).abs().mean()) < 2e-5
     names = [f"{term.family} {j}" for j, term in enumerate(KERNEL.terms, start=1)]
-    terms = [fitted.parts()[name] for name in names]
+    terms = [parts(fitted)[name] for name in names]
     torch.testing.assert_close(sum(terms), found, rtol=0, atol=1e-5)
 
 

@@ -1,5 +1,3 @@
-from functools import partialmethod
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from scalefield.field.placement import (
     one_a_cell,
     suggest_from,
 )
-from scalefield.field.posterior import FieldFit
 from scalefield.mde.output import MDEOutput
 
 
@@ -169,9 +166,9 @@ def test_half_of_many_anchors_give_the_same_suggestions(monkeypatch):
     anchors = sf.Anchors(u, v, 2 * mde_output.prediction[v, u].numpy())
     measured = np.zeros((60, 80), dtype=bool)
     measured[5:55, 5:35] = True
-    found, joint = [], FieldFit.joint
+    found = []
     for most in (len(anchors) // 2, len(anchors)):
-        monkeypatch.setattr(FieldFit, "joint", partialmethod(joint, most=most))
+        monkeypatch.setattr("scalefield.field.explain.MOST_JOINT", most)
         spots = suggest_from(mde_output, anchors, 3)
         (uncertain,) = suggest_from(mde_output, anchors, 1, reachable=measured)
         found.append(([(spot.u, spot.v) for spot in spots], uncertain.std_log))

@@ -16,7 +16,9 @@ from field.worlds import (
     observe_pixels,
     random_pixels,
 )
+from scalefield.field.blocks import LinearPrior
 from scalefield.field.config import InferenceConfig
+from scalefield.field.explain import parts, smoother_weights
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel
 from scalefield.field.lattice import Lattice
@@ -146,22 +148,36 @@ def test_the_field_is_continuous_across_the_borders_of_cells():
     terms = []
     for each in (lattice, unblended):
         other = dataclasses.replace(fitted, lattice=each)
-        terms.append(largest_steps(other.map_cells(other.cell_sums(systems))[0], 8))
+        terms.append(largest_steps(other.map_windows(other.blended(systems, linear=False))[0], 8))
     (across, inside), (unblended, _) = terms
     assert across < 1.2 * inside
     assert unblended > 5 * across
+
+
+@pytest.mark.parametrize(("n", "tolerance"), [(9, 1e-4), (40, 0.02)], ids=["few", "lattice"])
+def test_support_is_the_share_of_the_stationary_variance_that_the_anchors_remove(n, tolerance):
+    fitted = fit_pixels(image_inputs(SHAPE), n, neighbours=n, cell_px=(1, 1))
+    fitted = dataclasses.replace(fitted, static=n > 9)
+    features = KERNEL.features(fitted.observations.inputs)
+    pixels = KERNEL.features(all_pixels(fitted.image))
+    cross = KERNEL.stationary(features, pixels)
+    covariance = KERNEL.stationary(features, features) + torch.diag(fitted.observations.noise**2)
+    removed = (cross * torch.linalg.solve(covariance, cross)).sum(dim=0)
+    wanted = (removed / pixels.amplitude.square().sum(dim=1)).reshape(SHAPE)
+    difference = (fitted.render().support - wanted).abs()
+    assert float(difference.median()) < tolerance
 
 
 def test_the_parts_sum_to_the_mean():
     image = image_inputs(SHAPE)
     for n in (1, 40, 300):
         fitted = fit_pixels(image, n)
-        parts = fitted.parts()
-        assert list(parts) == [
+        found = parts(fitted)
+        assert list(found) == [
             *("global", "slope", "mean", "plane", "mode 1", "mode 2", "mode 3", "mode 4"),
             *("rbf 1", "exponential 2"),
         ]
-        torch.testing.assert_close(sum(parts.values()), fitted.render().mean, rtol=0, atol=1e-5)
+        torch.testing.assert_close(sum(found.values()), fitted.render().mean, rtol=0, atol=1e-5)
 
 
 def test_coefficients_are_those_of_the_linear_map():
@@ -171,7 +187,7 @@ def test_coefficients_are_those_of_the_linear_map():
     at = all_pixels(image)
     wanted = constant + slope * at.log_depth + mean_weight * at.mean
     wanted = wanted + at.plane @ plane + at.modes @ modes
-    found = image.linear_map(fitted.coefficients()).flatten().double()
+    found = fitted.linear_mean(at)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
@@ -183,13 +199,19 @@ def test_smoother_weights_equal_finite_differences(n, blocks):
     fitted = fit_pixels(image, n, **blocks)
     row, column = 20, 31
     at = torch.tensor([row]), torch.tensor([column])
-    weights = fitted.smoother_weights(row, column)
+    weights = smoother_weights(fitted, row, column)
     before, _ = fitted.predict(*at)
     for i in range(0, n, 7):
         y = fitted.observations.y.clone()
         y[i] += 0.01
         observed = fitted.observations._replace(y=y)
-        moved = fit(KERNEL, image, observed, fitted.config, offset=fitted.linear.offset)
+        moved = fit(
+            KERNEL,
+            image,
+            observed,
+            fitted.config,
+            prior=LinearPrior.unit(fitted.linear.offset, fitted.linear.H.shape[1]),
+        )
         slope = (moved.predict(*at)[0] - before) / 0.01
         assert float(slope) == pytest.approx(float(weights[i]), abs=1e-6)
 
@@ -247,9 +269,7 @@ def test_a_kernel_without_stationary_terms_is_bayesian_linear_regression():
     fitted = fit_pixels(image, 30, linear)
     wanted = exact_of(fitted).mean(all_pixels(image)).reshape(SHAPE)
     torch.testing.assert_close(fitted.render().mean.double(), wanted, rtol=0, atol=1e-5)
-    torch.testing.assert_close(
-        sum(fitted.parts().values()), fitted.render().mean, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(sum(parts(fitted).values()), fitted.render().mean, rtol=0, atol=1e-5)
 
 
 def test_cells_follow_the_spacing_of_anchors_and_the_size_of_the_image():
@@ -294,7 +314,7 @@ def test_arguments_are_not_changed_in_place():
     maps = image.maps.maps.clone()
     before = [each.clone() for each in given]
     fitted = fit(KERNEL, image, observed, InferenceConfig())
-    fitted.render(), fitted.parts(), fitted.smoother_weights(1, 2)
+    fitted.render(), parts(fitted), smoother_weights(fitted, 1, 2)
     assert all(torch.equal(x, y) for x, y in zip(given, before, strict=True))
     assert torch.equal(image.maps.maps, maps)
 

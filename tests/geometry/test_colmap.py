@@ -35,6 +35,7 @@ from scalefield.geometry.colmap import (
     read_model,
 )
 from scalefield.geometry.exif import Orientation
+from scalefield.geometry.point_clouds import read_points
 from scalefield.io import ORIENTATION, read_image
 from scalefield.methods.median import Median
 from scalefield.report import Warning
@@ -195,7 +196,8 @@ def patched(scene, monkeypatch):
 def use_mde(monkeypatch, mde) -> None:
     import scalefield.inputs  # noqa: F401 - if first imported later, it would keep the patch
 
-    monkeypatch.setattr("scalefield.mde.load_mde", lambda name, device: mde)
+    mde.name = "test"
+    monkeypatch.setattr("scalefield.mde.load_mde", lambda name, **_: mde)
 
 
 def tag(source: Path, target: Path, orientation: int, *, sideways: bool = False) -> None:
@@ -287,12 +289,39 @@ def test_colmap_depth_of_every_frame_comes_back_through_the_trainers_files(
         inverse = splatting_reader(tmp_path, stem)
         known = inverse < inverse.max()
         np.testing.assert_allclose(inverse[known], 1 / npy[known], rtol=1e-3)
+        std = np.load(tmp_path / "std_npy" / f"{stem}.npy")
+        assert (std.shape, std.dtype) == (npy.shape, np.float32)
+    transforms = json.loads((tmp_path / "transforms.json").read_text())
+    points = read_points(tmp_path / transforms["ply_file_path"])
+    expected = np.array([p.xyz for p in read_model(scene.model).points3D.values()])
+    np.testing.assert_allclose(points, expected, rtol=1e-5)
     record = json.loads((tmp_path / "colmap.json").read_text())
     assert len(record["frames"]) == 6
     assert all(f["median_residual"] < 0.02 for f in record["frames"].values())
     clipped = [f["clipped_pixels"] for f in record["frames"].values()]
     assert max(clipped) < 0.002 * npy.size
     assert record["unit"] == "unit of the COLMAP model"
+
+
+def test_colmap_with_own_maps_of_unknown_shift_and_options_of_the_method(scene, tmp_path, capsys):
+    maps = tmp_path / "maps"
+    for name in NAMES:  # one flat folder, as run.py of Depth Anything writes it
+        maps.mkdir(exist_ok=True)
+        disparity = 1 / scene.depth_m[name]
+        stretched = 65535 * (disparity - disparity.min()) / np.ptp(disparity)
+        Image.fromarray(stretched.round().astype(np.uint16)).save(maps / Path(name).name)
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--depth", str(maps)]
+    words += ["--kind", "disparity", "--method", "global", "--option", "space=disparity"]
+    out = tmp_path / "out"
+    assert main([*words, "--out", str(out)]) == 0
+    scale = scene.scale(read_model(scene.model))
+    for name in NAMES:
+        npy = np.load(out / "depths_npy" / Path(name).with_suffix(".npy"))
+        assert np.mean(np.abs(npy / (scale * scene.depth_m[name]) - 1)) < 0.03
+    assert main([*words, "--affine", "no", "--out", str(out)]) == 2
+    assert "another configuration (affine differ)" in capsys.readouterr().err
+    assert main([*words[:5], "--out", str(tmp_path / "other")]) == 2
+    assert "--depth needs --kind" in capsys.readouterr().err
 
 
 def test_colmap_transforms_json_agrees_with_the_model_as_nerfstudio_reads_it(
@@ -502,7 +531,7 @@ def test_colmap_texts_have_the_unit_of_the_model(scene, monkeypatch, tmp_path):
 
 
 def test_colmap_needs_pycolmap_before_it_loads_the_estimator(scene, monkeypatch, tmp_path, capsys):
-    def refuse(name, device):
+    def refuse(name, **_):
         raise AssertionError("the estimator was loaded")
 
     import scalefield.inputs  # noqa: F401 - if first imported later, it would keep the patch

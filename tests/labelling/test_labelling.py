@@ -19,6 +19,7 @@ from PIL import Image
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
 from scalefield.cli import main
+from scalefield.io import read_image
 from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.labeller import LabelConfig
 from scalefield.labelling.ray_runner import LOCAL_CONFIG, run_ray
@@ -26,8 +27,10 @@ from scalefield.labelling.rules import Figures, Reason, Rules
 from scalefield.labelling.run import label
 from scalefield.labelling.runners import DEAD, run_pool
 from scalefield.labelling.samples import find_jobs
+from scalefield.mde import load_mde
 from scalefield.methods import make_method
-from scalefield.report import Fallback, Warning
+from scalefield.recovery import Recovery
+from scalefield.report import Fallback, Report, Warning
 
 KEYS = ["more/p5", "p0", "p1", "p2", "p3", "p4"]
 GENEROUS = ("--max-error", "10", "--min-in-range", "0", "--max-std-log", "10")
@@ -79,6 +82,22 @@ def test_label_of_a_folder_gives_a_label_and_a_decision_for_each_image(folder, t
         folder / "p3.png", Anchors.read(folder / "p3.anchors.npz"), mde="lite", method="global"
     )
     np.testing.assert_array_equal(np.load(out / "p3.npz")["depth_m"], direct.depth_m)
+
+
+def test_label_with_own_maps_is_label_with_an_estimator_that_gives_them(folder, tmp_path, capsys):
+    mde = load_mde("lite")
+    for key in KEYS:
+        path = tmp_path / "maps" / f"{key}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, mde(read_image(folder / f"{key}.png")).prediction.numpy())
+    maps = ["--depth", str(tmp_path / "maps"), "--kind", "depth"]
+    run(folder, tmp_path / "mde", *GENEROUS)
+    run(folder, tmp_path / "own", *GENEROUS, *maps, "--workers", "2")
+    assert content(tmp_path / "own") == content(tmp_path / "mde")
+    assert run(folder, tmp_path / "own", *GENEROUS, *maps, "--affine", "yes") == 2
+    assert "another configuration (mde differ)" in capsys.readouterr().err
+    assert run(folder, tmp_path / "none", *maps[:2]) == 2
+    assert "--depth needs --kind" in capsys.readouterr().err
 
 
 def test_label_lists_shards_and_batches_give_the_same_labels(folder, tmp_path):
@@ -134,6 +153,18 @@ def test_label_names_bad_images_and_continues(folder, tmp_path, capsys):
     with tarfile.open(tmp_path / "out2" / "s.tar") as tar:
         assert "p0.json" in tar.getnames()
         assert "p0.npz" not in tar.getnames()
+
+
+def test_label_takes_names_that_are_not_utf_8(folder, tmp_path, capsys):
+    old, new = (folder / "p0").as_posix(), os.fsdecode(bytes(folder / "caf") + b"\xe9")
+    for suffix in (".png", ".anchors.npz"):
+        try:
+            os.rename(old + suffix, new + suffix)
+        except OSError:
+            pytest.skip("this file system takes UTF-8 only")
+    assert run(folder, tmp_path / "out") == 0, capsys.readouterr().err
+    assert len(manifest(tmp_path / "out")) == 6
+    assert (tmp_path / "out" / f"{Path(new).name}.npz").exists()
 
 
 def test_label_continues_a_run_and_refuses_other_settings(folder, tmp_path, capsys):
@@ -366,6 +397,7 @@ GOOD = Figures(
     unused=0.0,
     held_out_error=0.05,
     in_range=0.9,
+    labelled=0.8,
     coverage=0.5,
     std_log=None,
     hole_pixels=0,
@@ -560,6 +592,29 @@ def test_rules_refuse_fallbacks_keeps_field_with_thousands_of_anchors():
     anchors = Anchors(rows % 80, rows // 80, 2.5 * relative.reshape(-1)[rows])
     mde_output = MDEOutput(torch.from_numpy(relative), "depth")
     recovery = recover_from(mde_output, anchors, make_method("field")).numpy()
-    found = figures(recovery, anchors, np.zeros(10))
+    found = figures(recovery, anchors, np.zeros(10), np.ones(recovery.depth_m.shape, dtype=bool))
     assert found.anchors > 2000
     assert Rules(refuse_fallbacks=True).judge(found) == []
+
+
+def test_label_masks_what_has_no_support_and_judges_the_rest():
+    """The sky of a street, which no anchor supports, decides about no label."""
+    depth_m = np.full((20, 30), 5.0, np.float32)
+    depth_m[:10] = 80.0
+    support = np.where(depth_m > 50, 0.05, 0.9).astype(np.float32)
+    std_log = np.where(depth_m > 50, 0.9, 0.03).astype(np.float32)
+    anchors = Anchors(np.arange(0, 30, 3), np.full(10, 15), np.full(10, 5.0))
+    recovery = Recovery(
+        depth_m=depth_m, log_scale=np.zeros_like(depth_m), std_log=std_log, support=support,
+        report=Report(anchors_used=10, anchors_given=10), anchors=anchors,
+    )  # fmt: skip
+    rules, held_out = Rules(min_coverage=0.0), np.full(10, 0.02)
+    label = figures(recovery, anchors, held_out, support >= rules.min_support)
+    assert (label.labelled, label.in_range) == (0.5, 1.0)
+    assert label.std_log == pytest.approx(0.03)
+    assert rules.judge(label) == []
+    everything = figures(recovery, anchors, held_out, np.ones_like(support, dtype=bool))
+    assert {r.rule for r in rules.judge(everything)} == {"min_in_range", "max_std_log"}
+    nothing = figures(recovery, anchors, held_out, np.zeros_like(support, dtype=bool))
+    assert (nothing.labelled, nothing.std_log) == (0.0, None)
+    assert [r.rule for r in rules.judge(nothing)] == ["min_in_range"]

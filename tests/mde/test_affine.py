@@ -1,4 +1,4 @@
-"""`affine:NAME`: an estimator's output as affine-invariant disparity."""
+"""`affine:NAME` and `median:NAME`: an estimator's output without its shift or its unit."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_normalisation_of_disparity_removes_scale_and_shift():
 
 
 def test_normalisation_to_8_bits_has_whole_numbers_up_to_255():
-    values = Normalisation(8)(depth_output()).prediction
+    values = Normalisation("affine8")(depth_output()).prediction
     assert torch.equal(values, values.round())
     assert (float(values.min()), float(values.max())) == (0, 255)
     exact = 255 * Normalisation()(depth_output()).prediction
@@ -59,6 +59,20 @@ def test_normalisation_keeps_holes_and_constant_maps():
     assert not Normalisation()(depth_output(prediction=torch.full((6, 8), 2.0))).prediction.any()
     empty = Normalisation()(depth_output(prediction=torch.full((6, 8), torch.nan)))
     assert not empty.valid.any()
+
+
+@pytest.mark.parametrize("kind", ["depth", "disparity"])
+@pytest.mark.parametrize("unit", [1e-4, 1.0, 250.0])
+def test_normalisation_to_the_median_removes_the_unit_alone(kind, unit):
+    values = 1 + torch.rand(6, 8, generator=torch.Generator().manual_seed(0))
+    values[0, :3] = torch.nan
+    output = depth_output(prediction=unit * values, kind=kind, affine=kind == "disparity")
+    given, found = (change(output) for change in (lambda o: o, Normalisation("median")))
+    assert (found.model, found.kind, found.affine) == ("median:net", kind, given.affine)
+    assert torch.equal(found.valid, given.valid)
+    assert float(found.mde_depth[found.valid].median()) == pytest.approx(1)
+    ratio = found.mde_depth / given.mde_depth
+    torch.testing.assert_close(ratio, ratio[-1, -1].expand_as(ratio))
 
 
 def test_normalisation_of_affine_depth_is_refused():
@@ -94,6 +108,7 @@ def test_load_mde_affine_names_without_an_estimator_get_a_sentence():
     [
         ("affine:lite", "affine:lite"),
         ("affine8:private/fastdepth.onnx", "affine8:fastdepth"),
+        ("median:private/fastdepth.onnx", "median:fastdepth"),
         ("private/fastdepth.onnx", "fastdepth"),
         ("mine:net", "mine:net"),
     ],

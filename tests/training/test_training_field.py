@@ -12,15 +12,27 @@ from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap
 from scalefield.mde import MDEOutput
 from scalefield.training.bank import make_banks
-from scalefield.training.data import PIXELS, prepare
+from scalefield.training.data import PIXELS, filled, prepare
 from scalefield.training.distortion import (
     Distortion,
     DistortionConfig,
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.field import START, LearnedKernel, train_field
-from scalefield.training.field_batches import FieldTraining, draw_anchors, draw_batch
+from scalefield.training.field import (
+    START,
+    LearnedField,
+    LearnedKernel,
+    fit_shift,
+    losses,
+    train_field,
+)
+from scalefield.training.field_batches import (
+    FieldTraining,
+    draw_anchors,
+    draw_batch,
+    network_maps,
+)
 from scalefield.training.field_validation import Outcome, calibrate, tune_on_validation
 from training.world import BiasedMDE, World
 
@@ -54,6 +66,18 @@ def test_train_field_learns_and_records_its_scores(frames, tmp_path):
     assert (tmp_path / "long" / "model" / "model.safetensors").is_file()
 
 
+def test_the_loss_is_the_weighted_sum_of_its_parts(frames):
+    weights = {"likelihood": 0.7, "restraint": 0.3, "level": 0.2}
+    config = dataclasses.replace(CONFIG, **weights)
+    (bank,) = make_banks(frames[0])[:1]
+    torch.manual_seed(0)
+    learned = LearnedField(NET)
+    batch = draw_batch(bank, config, 6, torch.Generator().manual_seed(0))
+    found = losses(learned, batch, config)
+    wanted = found["dense"] + 0.7 * found["likelihood"] + 0.3 * found["mean"] + 0.2 * found["level"]
+    torch.testing.assert_close(found["loss"], wanted)
+
+
 def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
     train, val = map(make_banks, frames)
     config = dataclasses.replace(CONFIG, steps=6)
@@ -81,6 +105,41 @@ def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
     again = run("cut")
     for name, value in whole.net.state_dict().items():
         assert torch.equal(value, again.net.state_dict()[name]), name
+
+
+def test_fit_shift_predicts_the_shift_of_frames_and_changes_no_other_output(frames):
+    train, val = map(make_banks, frames)
+    torch.manual_seed(0)
+    net = FieldNet(NET).eval().requires_grad_(False)
+    fitted = fit_shift(net, train, val, CONFIG, draws=40, show_progress=False)
+    distortion = dataclasses.replace(CONFIG.distortion, affine=1.0)
+    config = dataclasses.replace(CONFIG, batch=16, distortion=distortion)
+    batch = draw_batch(train[0], config, 1, torch.Generator().manual_seed(5))
+    before, after = network_maps(net, batch), network_maps(fitted, batch)
+    assert torch.equal(before.maps, after.maps)
+    mean, std = after.shift.unbind(dim=1)
+    error, constant = (mean - batch.shift).square(), (SHIFT_PRIOR.mean - batch.shift).square()
+    assert float(error.mean()) < 0.5 * float(constant.mean())
+    assert float((error / std.square()).mean()) < 3
+
+
+def test_draw_batch_gives_the_true_shift_of_maps_whose_shift_is_unknown(frames):
+    (bank, *_) = make_banks(frames[0])
+    batch = draw_batch(bank, CONFIG, 4, torch.Generator().manual_seed(1))
+    known = batch.pixels.shift.abs().amax(dim=1) == 0
+    assert torch.equal(batch.shift.isnan(), known)
+
+
+def test_filled_puts_the_sky_beyond_the_farthest_surface():
+    world = World()
+    frame = world.load(world.names("train")[0])
+    sky = np.zeros(frame.mask.shape, bool)
+    sky[:4] = True
+    farthest = float(frame.depth_m[frame.mask & ~sky].max())
+    depth_m = filled(dataclasses.replace(frame, sky=sky)).numpy()
+    assert (depth_m[:4] >= farthest).all()
+    assert (depth_m[:4] <= 10.01 * farthest).all()
+    assert np.array_equal(depth_m[4:], filled(frame).numpy()[4:])
 
 
 def test_the_numbers_go_through_their_logarithms_unharmed():

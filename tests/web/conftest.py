@@ -84,10 +84,15 @@ def png() -> Callable[[int, int], tuple[np.ndarray, bytes]]:
     return make
 
 
-def serve(listening: socket.socket, limits: Limits | None = None) -> Callable[[], None]:
+def serve(
+    listening: socket.socket, limits: Limits | None = None, address: str = ""
+) -> Callable[[], None]:
     """Start a server on a socket; returns the function that stops it."""
     config = uvicorn.Config(
-        create_app(limits), http=GuardedProtocol, log_level="critical", timeout_graceful_shutdown=1
+        create_app(limits, address=address),
+        http=GuardedProtocol,
+        log_level="critical",
+        timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -11,6 +11,10 @@ from web.pages import at, painted, solved
 
 VIEWS = ("photo", "depth", "uncertainty", "cloud")
 INSPECTED = ("mde", "field", "basis")
+RUN = """async () => {
+  const rules = { "label-content-name-mismatch": { enabled: true } };
+  return (await axe.run({ rules })).violations;
+}"""
 SHEETS = ("anchors", "measure", "method", "save")
 
 
@@ -32,7 +36,7 @@ class Checker:
         painted(self.page)
         if not self.page.evaluate("typeof axe !== 'undefined'"):
             self.page.evaluate(self.axe)  # not as a script: the page's policy would refuse it
-        result = self.page.evaluate("async () => (await axe.run()).violations")
+        result = self.page.evaluate(RUN)
         nodes = [(v["id"], [node["html"][:120] for node in v["nodes"]][:3]) for v in result]
         assert name not in self.found
         self.found[name] = nodes

@@ -16,7 +16,6 @@ from scalefield.web.edits import (
     check_anchors,
     full_recovery,
     parse_edit,
-    parse_points,
     suggestions,
 )
 from scalefield.web.sessions import middle_pixels
@@ -131,7 +130,7 @@ def test_others_are_the_predictions_of_the_remaining_anchors(room, client) -> No
     session = client.app.state.server.sessions.get(room["id"])
     columns = {k: np.array([a[k] for a in room["anchors"]]) for k in ("u", "v", "depth_m")}
     anchors = Anchors(**columns)
-    told = check_anchors(session.relative, anchors, Field())["others"]
+    told = check_anchors(session.relative, anchors)["others"]
     for i in (0, 3):
         rest = anchors[np.delete(np.arange(6), i)]
         recovered = sf.recover(session.image, rest, method="field")
@@ -147,13 +146,13 @@ def test_an_outlier_of_six_anchors_is_a_suspect_and_farthest_from_the_others(roo
     """Beside it at most one other is: among so few, some explain a pair almost as well."""
     session = client.app.state.server.sessions.get(room["id"])
     columns = {k: np.array([a[k] for a in room["anchors"]]) for k in ("u", "v", "depth_m")}
-    clean = check_anchors(session.relative, Anchors(**columns), Field())
+    clean = check_anchors(session.relative, Anchors(**columns))
     assert clean["suspects"] == []
     for wrong in range(6):
         depth_m = columns["depth_m"].copy()
         depth_m[wrong] *= 10
         spoiled = Anchors(columns["u"], columns["v"], depth_m)
-        found = check_anchors(session.relative, spoiled, Field())
+        found = check_anchors(session.relative, spoiled)
         assert wrong in found["suspects"]
         assert len(found["suspects"]) <= 2
         sigmas = [abs(each["sigmas"]) for each in found["others"]]
@@ -166,11 +165,11 @@ def test_an_outlier_of_six_anchors_is_a_suspect_and_farthest_from_the_others(roo
 def test_few_anchors_have_no_suspects_and_many_are_not_listed(session) -> None:
     anchors = some_anchors(session, 3)
     spoiled = Anchors(anchors.u, anchors.v, anchors.depth_m * [1, 1, 20])
-    told = check_anchors(session.relative, spoiled, Field())
+    told = check_anchors(session.relative, spoiled)
     assert told["suspects"] == []
     assert None not in told["others"]
-    assert check_anchors(session.relative, anchors[:1], Field())["others"] == [None]
-    many = check_anchors(session.relative, some_anchors(session, 101), Field())
+    assert check_anchors(session.relative, anchors[:1])["others"] == [None]
+    many = check_anchors(session.relative, some_anchors(session, 101))
     assert many["others"] == [None] * 101
 
 
@@ -202,32 +201,6 @@ def test_few_anchors_have_no_suspects_and_many_are_not_listed(session) -> None:
 def test_bad_edits_get_a_sentence(body: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_edit(body, LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("points", "words"),
-    [
-        (None, r'wanted "points": \[{"u", "v"}, …\]$'),
-        ([{"u": 1, "v": 1}] * 5001, "5001 points, and this server takes at most 5000$"),
-        ([3], "^point #0: an object with u, v is wanted$"),
-        ([{"u": 1, "v": 1}, {"u": 1}], "^point #1: v must be a number$"),
-        ([{"u": 1, "v": 1, "depth_m": 2}], "^point #0: 'depth_m' is not read here; give u, v$"),
-        ([{"u": 10**400, "v": 1}], "^point column u must be numbers"),
-        ([{"u": 80, "v": 1}], "^1 of 1 points lie outside .* #0 at u=80, v=1$"),
-    ],
-)
-def test_bad_points_get_a_sentence_of_their_own(points: object, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        parse_points({"points": points}, (60, 80), LIMITS)
-
-
-def test_points_are_the_pixels_they_fall_in() -> None:
-    """Whole numbers and fractions alike."""
-    rows, columns = parse_points(
-        {"points": [{"u": 3, "v": 2}, {"u": 4.5, "v": 0}]}, (60, 80), LIMITS
-    )
-    assert (rows.tolist(), columns.tolist()) == ([2, 0], [3, 5])
-    assert [len(axis) for axis in parse_points({"points": []}, (60, 80), LIMITS)] == [0, 0]
 
 
 def test_every_method_may_be_asked_for_by_name_only() -> None:

@@ -152,6 +152,9 @@ def test_guard_asks_for_the_token_and_takes_it_from_the_address() -> None:
             assert refused.status_code == 401, path
             assert "token" in refused.json()["error"]
             assert "content-security-policy" in refused.headers
+        person = client.get("/", headers={"accept": "text/html,*/*"})
+        assert (person.status_code, "?token=" in person.text) == (401, True)
+        assert person.headers["content-type"].startswith("text/html")
         bearer = {"authorization": "Bearer sesame"}
         assert client.get("/api", headers=bearer).status_code == 200
         redirected = client.get("/?token=sesame", follow_redirects=False)

@@ -107,6 +107,7 @@ def test_page_anchors_are_dragged_edited_and_checked(open_page) -> None:
     page.click("#units label:has([value=ft])")
     place(page, 360, 270, "9 ft 8.5 in")
     solved(page, 1)
+    assert distances(page) == ["9 ft 8.5 in"]  # as it was typed
     page.click("#units label:has([value=cm])")
     assert distances(page) == ["295.91"]
     page.click("#units label:has([value=m])")

@@ -251,6 +251,78 @@ def test_photo_whose_maps_fail_leaves_the_work_unchanged(open_page, png) -> None
     assert distances(page)[0] == "2.5"
 
 
+def made_photos(png, count: int) -> list[dict]:
+    data = png(40, 30)[1]
+    return [as_file(f"made{i}.png", data) for i in range(count)]
+
+
+def test_work_survives_many_photos_and_new_tabs(open_page, png) -> None:
+    """22 photos that were only opened do not push out one that was worked on, or one another."""
+    page = open_page()
+    place(page, 60, 420, "2.37")
+    solved(page, 1)
+    other = open_page(sample=False, context=page.context)
+    drop(other, made_photos(png, 22))
+    other.wait_for_selector("body[data-screen=work]")
+    saved(other)
+    third = open_page(sample=False, context=page.context)
+    assert third.locator("#recent-list li").count() == 23
+    with page.expect_download():
+        page.click("#save-project")
+    page.reload()
+    page.wait_for_selector("body[data-screen=work]")
+    assert distances(page) == ["2.37"]
+
+
+def test_photo_and_project_are_written_in_one_transaction(open_page, png) -> None:
+    page = open_page(sample=False)
+    page.evaluate(
+        """() => {
+          window.written = [];
+          const put = IDBObjectStore.prototype.put;
+          IDBObjectStore.prototype.put = function (...given) {
+            window.written.push([this.name, [...this.transaction.objectStoreNames]]);
+            return put.apply(this, given);
+          };
+        }"""
+    )
+    drop(page, made_photos(png, 1))
+    page.wait_for_selector("body[data-screen=work]")
+    written = page.evaluate("window.written")
+    assert written[:2] == [[name, ["photos", "projects"]] for name in ("photos", "projects")]
+
+
+def test_deleted_project_comes_back_by_undo(open_page, address: str) -> None:
+    page = work(open_page)
+    context = page.context
+    page.close()
+    again = open_page(sample=False, context=context)
+    again.click("[aria-label='Delete room.jpg from this browser']")
+    again.wait_for_selector("#recent", state="hidden")
+    assert again.inner_text("#toast-text") == "Room.jpg is deleted."
+    third = open_page(sample=False, context=context)  # starting another tab removes nothing
+    assert third.locator("#recent-list li").count() == 0
+    again.click("#toast-action")
+    again.click("#recent-list .recent")
+    assert_work_is_there(again)
+
+
+def test_photo_that_was_worked_on_offers_that_work(open_page, png) -> None:
+    page = open_page(sample=False)
+    photo = {"name": "made.png", "mimeType": "image/png", "buffer": png(200, 150)[1]}
+    page.set_input_files("#file", photo)
+    page.wait_for_selector("body[data-screen=work]")
+    page.mouse.click(*at(page, 100, 75, 200, 150))
+    page.fill("#card-value", "2")
+    page.keyboard.press("Enter")
+    solved(page, 1)
+    saved(page)
+    page.set_input_files("#file", photo)
+    page.click("#toast-action")
+    page.wait_for_selector("#anchor-count:text-is('1')")
+    assert distances(page) == ["2"]
+
+
 def as_file(name: str, data: bytes, kind: str = "image/png") -> dict:
     return {"name": name, "type": kind, "base64": base64.b64encode(data).decode()}
 

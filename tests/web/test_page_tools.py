@@ -24,7 +24,11 @@ def measure(page, *pixels: tuple[int, int]) -> None:
 
 
 def measured(page) -> list[tuple[float, float, float]]:
-    """Value, low and high of every row of the list of measurements."""
+    """Value, low and high of every listed measurement, once the server has read them."""
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#measure-list .value')]"
+        ".every((node) => node.textContent !== '–')"
+    )
     found = []
     for row in page.locator("#measure-list li").all():
         value, text = row.locator(".value").inner_text(), row.locator(".range").inner_text()

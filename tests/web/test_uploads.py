@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from scalefield.errors import InputError
 from scalefield.io.lengths import LengthError
@@ -37,8 +37,10 @@ def npz(**arrays: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP"])
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "AVIF"])
 def test_read_photo_decodes_every_format(form: str) -> None:
+    if form == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
     pixels = picture(80, 60)
     photo = read_photo(encoded(pixels, form), LIMITS)
     assert photo.pixels.shape == (60, 80, 3)
@@ -88,6 +90,8 @@ def test_read_photo_refuses_a_size_before_decoding() -> None:
         (b"", "not an image"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image"),
         (b"GIF89a" + bytes(40), "not an image"),
+        (encoded(picture(3, 2)), "16 pixels or more a side, found 3×2"),
+        (encoded(picture(640, 1)), "16 pixels or more a side, found 640×1"),
         (encoded(picture(80, 60))[:200], "cannot be decoded"),
         (encoded(np.zeros((20, 30), np.uint16)), "grey image of 16 bits must use"),
     ],

@@ -166,7 +166,7 @@ def curve_std(
 
 
 def fit_affine(samples: Samples) -> Affine:
-    """The (s, t) that minimises Σ w (y − s·x − t)² (Eq. global_scale), or a simpler fit.
+    """The (s, t) that minimises Σ w (y − s·x − t)² (Eq. 2), or a simpler fit.
 
     Fallbacks: scale only, s = median(y/x), for one sample, for x without range and for s ≤ 0; the
     constant median(y) if no x is above zero.

@@ -91,8 +91,8 @@ class Generator(nn.Module):
         shared = self.trunk(cues)  # H(x)
         learned = self.basis_head(shared)
         primitive = torch.cat([torch.ones_like(learned[:, :1]), learned], dim=1)  # B, with B₀ ≡ 1
-        gating = self.gating_head(shared).softmax(dim=1)  # G (Eq. gating_simplex)
-        return BasisMaps(gating * primitive, gating)  # E = G ⊙ B (Eq. element_modu)
+        gating = self.gating_head(shared).softmax(dim=1)  # G (Eq. 18)
+        return BasisMaps(gating * primitive, gating)  # E = G ⊙ B (Eq. 19)
 
     @property
     def parameter_count(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as nnf
@@ -11,6 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.errors import InputError
+from scalefield.validation import require_choice
+
+GateReduction = Literal["sum", "patches", "mean"]
+PATCH_CELLS = 64
+"""Cells of the generator's grid in a patch of 8 × 8."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +26,11 @@ class LossWeights:
     anchor: float = 0.1
     decor: float = 1e-4
     gate: float = 1e-4
-    literal_gate_sum: bool = False
-    """Sum the gate loss over pixels as the paper writes it, not the mean (which does not depend
-    on resolution)."""
+    gate_reduction: GateReduction = "mean"
+    """Reduction of the gate loss over an image; see `gate_loss`."""
 
     def __post_init__(self) -> None:
+        require_choice("gate_reduction", self.gate_reduction, get_args(GateReduction))
         for name in ("anchor", "decor", "gate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(
@@ -59,12 +65,18 @@ def decorrelation_loss(basis_maps: Float[Tensor, "b k h w"]) -> Float[Tensor, ""
     return off_diagonal.mean() / (k * (k - 1))
 
 
-def gate_loss(gating: Float[Tensor, "b k h w"], literal_sum: bool = False) -> Float[Tensor, ""]:
-    """Negative entropy Σ_m G_m log G_m, over cells by mean (or by the paper's literal sum)."""
-    negative_entropy = torch.xlogy(gating, gating).sum(dim=1)
-    if literal_sum:
-        return negative_entropy.sum(dim=(1, 2)).mean()
-    return negative_entropy.mean()
+def gate_loss(
+    gating: Float[Tensor, "b k h w"], reduction: GateReduction = "mean"
+) -> Float[Tensor, ""]:
+    """Negative entropy Σ_m G_m log G_m over an image.
+
+    sum: over the cells, as the paper writes it. patches: the mean times the number of 8 × 8
+    patches, as if G had the grid of an estimator's patches. mean: over the cells, which does not
+    depend on the resolution.
+    """
+    mean = torch.xlogy(gating, gating).sum(dim=1).mean()
+    cells = gating.shape[2] * gating.shape[3]
+    return mean * {"sum": cells, "patches": cells / PATCH_CELLS, "mean": 1}[reduction]
 
 
 def weighted_mean(values: Float[Tensor, "b n"], weights: Float[Tensor, "b n"]) -> Float[Tensor, ""]:

@@ -20,7 +20,7 @@ class Ridge:
     """Settings of the solve. `LITERAL` has the paper's values; the defaults were chosen on val."""
 
     ridge: float = 1e-3
-    """λ, relative to a unit weight per anchor (Eq. ridge_regression)."""
+    """λ, relative to a unit weight per anchor (Eq. 14)."""
     ridge_global: float = 1e-3
     """λ of the global channel E₀, which the paper penalises like the others."""
     centre: Literal["none", "median"] = "median"
@@ -48,13 +48,13 @@ class Solution:
     offset: Float[Tensor, " b"]
 
     def log_scale(self, basis_maps: Float[Tensor, "b k h w"]) -> Float[Tensor, "b h w"]:
-        """ℓ on the maps' own grid (Eq. scale_para)."""
+        """ℓ on the maps' own grid (Eq. 8)."""
         combined = torch.einsum("bkhw,bk->bhw", basis_maps, self.weights.to(basis_maps.dtype))
         return combined + self.offset.to(basis_maps.dtype)[:, None, None]
 
 
 def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"]:
-    """y_i = log D_gt(a_i) − log D_MDE(a_i) (Eq. anchor_targets)."""
+    """y_i = log D_gt(a_i) − log D_MDE(a_i) (Eq. 10)."""
     rows, columns = anchors.pixels(mde_output.shape)
     mde_depth = mde_output.mde_depth[rows, columns].double().cpu().numpy()
     return np.log(anchors.depth_m) - np.log(mde_depth)
@@ -88,7 +88,7 @@ def solve(
     config: Ridge | None = None,
     offset_noise: Float[Tensor, " b"] | None = None,
 ) -> Solution:
-    """w* = argmin Σ ωᵢ (Mw − y)ᵢ² + λ‖w‖², by Cholesky in float64 (Eq. closed_form_solution).
+    """w* = argmin Σ ωᵢ (Mw − y)ᵢ² + λ‖w‖², by Cholesky in float64 (Eq. 15).
 
     Anchor sets of different sizes are padded: a row with ω = 0 does not change the solution.
     Differentiable in M, y and ω. `offset_noise` is for training: it perturbs the offset, and the

@@ -19,7 +19,8 @@ from scalefield.benchmark.run import Evaluator, with_labels
 from scalefield.benchmark.score import Scores, read_scores
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
-from scalefield.io import read_json, read_npz, write_json, write_npz
+from scalefield.export.explanation import jpeg
+from scalefield.io import read_json, read_npz, write_atomic, write_json, write_npz
 from scalefield.mde import MDEOutput
 
 WIDTH = 420
@@ -41,6 +42,8 @@ class Entry:
     abs_rel: float
     image_file: str
     depth_file: str
+    explanation_file: str = ""
+    """Picture of what the log-scale field is made of, of each method's median image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +85,16 @@ def write_gallery(evaluator: Evaluator) -> list[Entry]:
             prepared = with_labels(*rows[method], frame)
             if prepared is None:
                 raise InputError(f"{name}: {method} needs labels, and the frame no longer has them")
-            depth_m = recover_from(mde_output, anchors, prepared).numpy().depth_m
-            depth_file = f"depth-{len(entries):03d}.npz"
-            reduced = reduce(np.clip(depth_m, *frame.depth_range_m), factor)
+            recovery = recover_from(mde_output, anchors, prepared, image=frame.image).numpy()
+            depth_file, explained = f"depth-{len(entries):03d}.npz", ""
+            reduced = reduce(np.clip(recovery.depth_m, *frame.depth_range_m), factor)
             write_npz(out / "gallery" / depth_file, depth_m=reduced.astype(np.float16))
-            entries.append(Entry(method, rank, condition, name, abs_rel, image_file, depth_file))
+            if rank == "median" and recovery.explainer is not None:
+                explained = f"explanation-{len(entries):03d}.jpg"
+                write_atomic(out / "gallery" / explained, jpeg(recovery.explain().picture()))
+            entries.append(
+                Entry(method, rank, condition, name, abs_rel, image_file, depth_file, explained)
+            )
     entries.sort(key=lambda e: (scores.methods.index(e.method), RANKS.index(e.rank)))
     write_json(out / "gallery" / "index.json", [asdict(entry) for entry in entries])
     return entries

@@ -55,7 +55,8 @@ class Evaluation:
     """Layout of the dataset."""
     split: str
     mde: str
-    """Name of the estimator in tables; the revision of its weights is recorded with every frame."""
+    """Label of the estimator in tables; the revision of its weights is recorded with every frame.
+    """
     methods: tuple[MethodSpec, ...]
     regimes: tuple[str, ...]
     drop: bool
@@ -68,6 +69,8 @@ class Evaluation:
     """The public benchmark whose patterns of anchors replace the regimes; see `protocols`."""
     cached: bool = False
     """Whether the MDE's outputs go through the cache, which rounds features to float16."""
+    source: str = ""
+    """What the estimator was opened from: a name of `MODELS`, a file's stem, module:object."""
 
     def __post_init__(self) -> None:
         unknown = [r for r in self.regimes if r not in REGIMES]

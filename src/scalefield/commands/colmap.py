@@ -5,20 +5,22 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from scalefield.commands.data import check_counts
+from scalefield.commands.data import MapOptions, check_counts
+from scalefield.commands.recover import parse_options
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefield.export.splatting import SceneFolder
     from scalefield.geometry.colmap import ColmapFrame
+    from scalefield.mde.own_maps import RelativeDepth
 
 
 AMBIGUOUS_ORIENTATION = (
@@ -26,7 +28,7 @@ AMBIGUOUS_ORIENTATION = (
     "rotated or the stored pixels; the stored ones are assumed, because COLMAP reads those"
 )
 AMBIGUOUS_CODE = "ambiguous_orientation"
-RECORD, TRANSFORMS = "colmap.json", "transforms.json"
+RECORD, TRANSFORMS, CLOUD = "colmap.json", "transforms.json", "points.ply"
 INDEX_EVERY = 50
 """Images after which colmap.json and depth_params.json are written again."""
 
@@ -59,12 +61,15 @@ class ColmapCommand:
     detected."""
     max_error_px: float = 2.0
     """Use points with at most this mean reprojection error, in pixels."""
-    mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
-    """Depth estimator by name; `scalefield models` lists the names."""
+    relative: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     device: str = "cpu"
     """Device of the estimator, for example cpu, cuda or cuda:1."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
     """Method by name; `scalefield methods` lists the names."""
+    option: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")
+    ] = ()
+    """Option of the method; may be repeated."""
     limit: int | None = None
     """Recover at most this many images; a later run continues."""
 
@@ -74,15 +79,15 @@ class ColmapCommand:
         from scalefield.geometry.colmap import stems
         from scalefield.geometry.colmap import undistort as undistort_images
         from scalefield.io import continues
-        from scalefield.mde import load_mde
         from scalefield.methods import make_method
 
         # What can be refused is refused before the estimator is loaded or anything is written.
         self.check()
         model, rich, poor = self.frames(self.sparse)
+        relative = self.relative.source([stem for stem, _ in stems([*rich, *poor])])
         continued, images = continues(self.out / RECORD, self.config(), "depth"), self.images
-        method = make_method(self.method)
-        mde = load_mde(self.mde, device=self.device)
+        method = make_method(self.method, **parse_options(self.option))
+        relative = relative.load(self.device)
         if self.undistort:
             if continued:
                 sparse, images = self.out / "sparse" / "0", self.out / "images"
@@ -91,7 +96,9 @@ class ColmapCommand:
                 self.write_record({}, poor, {})
             model, rich, poor = self.frames(sparse)
         scene = SceneFolder(self.out, reference_inverse(frame.anchors for frame in rich))
-        recover = partial(_recover_frame, images=images, scene=scene, mde=mde, method=method)
+        recover = partial(
+            _recover_frame, images=images, scene=scene, relative=relative, method=method
+        )
         frames = dict(stems([*rich, *poor]))
         done, failed = self.recover_all(recover, scene, frames, poor, continued=continued)
         empty = [stem for stem in frames if stem not in done]
@@ -165,6 +172,7 @@ class ColmapCommand:
     def check(self) -> None:
         """Refuse flags out of range."""
         check_counts(self, "min_points", "min_track", "limit")
+        self.relative.check()
         if not self.max_error_px > 0:
             raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
 
@@ -173,7 +181,12 @@ class ColmapCommand:
         values = asdict(self)
         for name in ("out", "device", "limit"):
             del values[name]
-        return values | {"sparse": str(self.sparse.resolve()), "images": str(self.images.resolve())}
+        values |= values.pop("relative")
+        for name in ("sparse", "images", "depth"):
+            values[name] = values[name] and str(values[name].resolve())
+        if self.relative.depth is None:
+            values["mde"] = values["mde"] or MDE_NAME
+        return values
 
     def write_record(
         self,
@@ -205,14 +218,17 @@ class ColmapCommand:
     ) -> list[str]:
         """Write transforms.json, or return the reason why it cannot be written."""
         from scalefield.export.nerfstudio import add_depth, is_ours, make_transforms
+        from scalefield.export.splatting import write_model_points
         from scalefield.io import write_json
 
+        write_model_points(model, self.out / CLOUD)
         files = {frame.name: images / frame.name for frame in frames.values()}
         depth = {frame.name: scene.file(stem, ".npy") for stem, frame in frames.items()}
         path = self.out / TRANSFORMS
         try:
             if not is_ours(path):
-                write_json(path, add_depth(path, model, files, depth))
+                content = add_depth(path, model, files, depth)
+                write_json(path, {"ply_file_path": CLOUD, **content})
                 return []
             shapes = {
                 frame.name: _image_shape(frame, images, done.get(stem))
@@ -221,7 +237,7 @@ class ColmapCommand:
             content = make_transforms(model, files, depth, shapes, self.out)
         except InputError as e:
             return [f"no transforms.json for nerfstudio: {e}"]
-        write_json(path, content)
+        write_json(path, {**content, "ply_file_path": CLOUD})
         return []
 
     def frames(self, sparse: Path) -> tuple[Any, list[ColmapFrame], list[ColmapFrame]]:
@@ -280,7 +296,13 @@ def _image_shape(
 
 
 def _recover_frame(
-    stem: str, frame: ColmapFrame, *, images: Path, scene: SceneFolder, mde: Any, method: Any
+    stem: str,
+    frame: ColmapFrame,
+    *,
+    images: Path,
+    scene: SceneFolder,
+    relative: RelativeDepth,
+    method: Any,
 ) -> dict[str, Any]:
     """Recover one frame, write its depth and return its record."""
     import numpy as np
@@ -295,8 +317,9 @@ def _recover_frame(
     shape = image.shape[:2]
     turn, certain = frame.orientation(shape, Orientation.of(path))
     anchors = turn.upright(frame.anchors_in(turn.shape(shape)), shape)
-    recovery = recover_from(mde(image), anchors, method).numpy()
+    recovery = recover_from(relative(image, stem), anchors, method).numpy()
     report, depth = recovery.report, turn.stored(recovery.depth_m)
+    std = None if recovery.std_log is None else turn.stored(recovery.std_log)
     warnings = report.warnings
     if not certain:
         warnings = (*warnings, Warning(AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION))
@@ -308,4 +331,4 @@ def _recover_frame(
         "fallbacks": [asdict(fallback) for fallback in report.fallbacks],
         "warnings": [asdict(warning) for warning in warnings],
     }
-    return scene.write(stem, depth, record)
+    return scene.write(stem, depth, record, std)

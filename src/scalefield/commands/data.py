@@ -15,11 +15,10 @@ from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from scalefield.anchors import Anchors
     from scalefield.datasets import Dataset
     from scalefield.datasets.source import FrameSource
+    from scalefield.mde.own_maps import RelativeDepth
 
 Layout = Literal[
     "folder", "kitti", "urbansyn", "sunrgbd", "predictions",
@@ -38,9 +37,17 @@ class DataOptions:
 
     root: Path
     """The dataset's folder."""
-    mde: str
+    mde: str | None = None
     """Monocular depth estimator by name, or your own as module:object; affine:NAME takes its
     output as affine-invariant disparity; stored takes the predictions of --dataset predictions."""
+    depth: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Your own maps by the frames' names instead, as in `scalefield recover`; needs --kind."""
+    kind: Annotated[
+        Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
+    ] = None
+    """Kind of --depth."""
+    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    """Whether the shift of --depth is unknown; that of disparity is by default."""
     dataset: Layout = "folder"
     """The layout of that folder."""
     name: str | None = None
@@ -73,7 +80,16 @@ class DataOptions:
         """The frames of the dataset with the estimator's outputs."""
         from scalefield.datasets.source import FrameSource
 
-        return FrameSource(self.open(), self.mde, self.device, self.cache)
+        if (self.mde is None) == (self.depth is None):
+            raise InputError("one of --mde NAME and --depth FOLDER is wanted")
+        dataset = self.open()
+        if self.mde is not None:
+            if self.kind is not None or self.affine is not None:
+                raise InputError("--kind and --affine are for --depth, which is not given")
+            return FrameSource(dataset, self.mde, self.device, self.cache)
+        maps = MapOptions(depth=self.depth, kind=self.kind, affine=self.affine)
+        maps.check()
+        return FrameSource(dataset, maps.source(dataset.names("all")).mde)
 
     @property
     def ranges_m(self) -> dict[str, tuple[float, float]]:
@@ -87,31 +103,35 @@ class DataOptions:
 
     @property
     def mde_name(self) -> str:
-        """Name of the estimator in tables. For a file it is the stem: its folder may be private."""
-        from scalefield.mde.affine import Normalisation
+        """Name of the estimator in tables."""
+        from scalefield.mde.affine import public_name
 
-        normalisation, name = Normalisation.split(self.mde)
-        path = Path(name)
-        if path.suffix not in (".onnx", ".json") and not path.is_dir():
-            return self.mde
-        return path.stem if normalisation is None else f"{normalisation.prefix}:{path.stem}"
+        if self.mde is None:
+            return f"maps of {self.depth.name}" if self.depth is not None else ""
+        return public_name(self.mde)
 
 
 @dataclass(frozen=True)
 class MapOptions:
-    """The relative depth of an image: an estimator, or a map of the user."""
+    """The relative depth of images: an estimator, or maps of the user."""
 
     mde: Annotated[
         str | None,
-        tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
+        tyro.conf.arg(
+            metavar="NAME",
+            help=f"The depth estimator; {MDE_NAME} if none is named. `scalefield models` lists "
+            "them.",
+        ),
     ] = None
-    depth: File = None
-    """Your own relative depth map instead of an MDE: .npy, .npz, 16-bit .png, .exr or .pfm."""
+    depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
+    """Your own relative depth instead of an MDE: .npy, .npz, 16-bit .png, .exr or .pfm (8-bit .png
+    of disparity too). For several images, a folder of such maps by the images' names, or by the
+    numbers of a video's frames."""
     kind: Annotated[
         Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
     ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it. The kind of an --mde is
-    known."""
+    known, except of some files."""
     affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
     """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
     Anything. By default, the model card of an --mde decides, and the shift of your own disparity
@@ -120,16 +140,6 @@ class MapOptions:
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
     """Allow resizing a --depth of another size to the image."""
-
-    @property
-    def mde_name(self) -> str:
-        """The name of the estimator."""
-        return MDE_NAME if self.mde is None else self.mde
-
-    @property
-    def unknown_shift(self) -> bool | None:
-        """Whether the shift is unknown; None if --affine is not given."""
-        return None if self.affine is None else self.affine == "yes"
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
@@ -141,15 +151,31 @@ class MapOptions:
             raise InputError(
                 "--depth-key and --resize apply only to --depth FILE, which is not given"
             )
+        if self.depth is not None and self.kind is None:
+            raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
 
-    def read(self) -> np.ndarray | None:
-        """The map of --depth, None without one; zeros of disparity of unknown shift are far."""
-        from scalefield.io import read_map
+    def source(self, names: Iterable[str] | None = None) -> RelativeDepth:
+        """Where the relative depth comes from. `names` are those of several images, for which own
+        maps must be a folder with a map of at least one."""
+        from scalefield.io import refuse_address
+        from scalefield.mde.own_maps import OwnMaps, RelativeDepth
 
+        affine = None if self.affine is None else self.affine == "yes"
         if self.depth is None:
-            return None
-        far = self.kind == "disparity" and self.unknown_shift is not False
-        return read_map(self.depth, key=self.depth_key, zero_is_far=far)
+            return RelativeDepth(MDE_NAME if self.mde is None else self.mde, self.kind, affine)
+        assert self.kind is not None
+        refuse_address(self.depth)
+        if not self.depth.exists():
+            raise InputError(f"{self.depth}: no such file or folder")
+        maps = OwnMaps(self.depth.resolve(), self.kind, affine, self.depth_key, self.resize)
+        if names is not None:
+            if not self.depth.is_dir():
+                raise InputError(
+                    f"--depth {self.depth} is a map of one image and several are given; wanted is "
+                    "a folder with a map for each"
+                )
+            maps.require(names)
+        return RelativeDepth(maps)
 
 
 def check_counts(options: object, *names: str) -> None:

@@ -65,6 +65,7 @@ class EvaluateCommand:
             seed=self.seed,
             ranges_m=getattr(source.dataset, "ranges_m", {}),
             cached=data.cache is not None,
+            source=data.mde_name,
         )
         shard = _parse_shard(self.shard)
         source.check()  # a wrong name fails here, and weights are fetched once

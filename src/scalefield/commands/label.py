@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from scalefield.commands.data import check_counts
+from scalefield.commands.data import MapOptions, check_counts
 from scalefield.commands.recover import parse_options
-from scalefield.defaults import MDE_NAME, METHOD_NAME
+from scalefield.defaults import METHOD_NAME
 from scalefield.labelling.rules import Rules
 
 
@@ -30,8 +30,7 @@ class LabelCommand:
     """Folder, .csv list, .tar, or a folder of .tar files."""
     out: Path
     """Output folder; it holds the labels of one configuration."""
-    mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
-    """Depth estimator by name; `scalefield models` lists the names."""
+    relative: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
     """Method by name; `scalefield methods` lists the names."""
     option: Annotated[
@@ -57,14 +56,19 @@ class LabelCommand:
         from scalefield.runtime.progress import progress
 
         check_counts(self, "workers", "batch")
+        self.relative.check()
         self.rules.check()
         source, out = self.source, self.out
         if self.cluster == "ray":  # other nodes have other current folders
             import_ray()  # fails before anything is written if Ray is missing
             source, out = source.resolve(), out.resolve()
         jobs, without_anchors = find_jobs(source)
+        keys = [sample.key for job in jobs for sample in job.samples]
+        relative = self.relative.source(keys)
         config = LabelConfig(
-            mde=self.mde,
+            mde=relative.mde,
+            kind=relative.kind,
+            affine=relative.affine,
             method=self.method,
             options=parse_options(self.option),
             rules=self.rules,

@@ -45,6 +45,10 @@ class RecoverCommand:
     several images, a folder of such files by the images' names; by default NAME.anchors.csv (.npz,
     .png) beside each image. For a video, a folder of files by frame number (000012.csv), or one
     file with the anchors of the first frame."""
+    measurements: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Lengths, slant distances, heights, planes and others: .csv with the header
+    kind,value,u,v,u2,v2. Without a camera the focal length of the file's EXIF is taken, and without
+    that it is uncertain."""
     relative: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     device: str = "cpu"
     """Device of the estimator, for example cpu, cuda or cuda:1."""
@@ -58,8 +62,9 @@ class RecoverCommand:
     """Regions for --method region: an image or .npy of integers, equal within a region."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of an anchor .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
-    png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
-    """Units per metre of depth.png; 16 bits reach 65.5 m at 1000 and 256 m at 256."""
+    png_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
+    """Units per metre of depth.png; by default 1000 if its 16 bits then hold every pixel (up to
+    65.5 m), otherwise 256 (256 m) or fewer."""
     formats: tuple[FormatName, ...] = ()
     """Further output formats: point clouds, float depth, normals, a recording for rerun. All but
     exr and pfm need the camera."""
@@ -101,7 +106,7 @@ class RecoverCommand:
         form = "{desc} {bar:20} {elapsed}"
         with progress_bar(4, desc="reading", leave=False, bar_format=form) as progress:
             from scalefield.commands.recover_many import make_solver, recover_item
-            from scalefield.export.result_folder import OUTPUTS, summary
+            from scalefield.export.result_folder import OUTPUTS, depth_png_units, summary
             from scalefield.geometry.exif import notify_if_rotated
             from scalefield.io import spare_inputs
 
@@ -109,7 +114,7 @@ class RecoverCommand:
                 progress.set_description_str(name)
                 progress.update()
 
-            given = (path, self.anchors, self.relative.depth)
+            given = (path, self.anchors, self.measurements, self.relative.depth)
             names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*given, self.labels])
             require_files(given)
@@ -118,18 +123,19 @@ class RecoverCommand:
             progress.update()
         notify_if_rotated(path)
         print(summary(recovery))
+        units = self.png_units or depth_png_units(recovery.depth_m)
         if overflow:
             print(
-                f"  depth.png ends at {65535 / self.png_units:.1f} m: {overflow} farther pixels "
+                f"  depth.png ends at {65535 / units:.1f} m: {overflow} farther pixels "
                 "are 0 in it (depth.npz has them); smaller --png-units reach farther"
             )
+        elif units != 1000:
+            print(f"  depth.png has {units:g} units per metre (in its metadata)")
         print(f"  {folder}: {', '.join(names)}")
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
         self.relative.check()
-        if self.relative.depth is not None and self.relative.kind is None:
-            raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
         one_file = self.anchors is None or not self.anchors.is_dir()
         png = str(self.anchors).lower().endswith(".png")
         if self.anchor_units is not None and one_file and not png:
@@ -138,12 +144,23 @@ class RecoverCommand:
             )
         check_camera_flags(self.intrinsics, self.fov_deg)
         for name in self.formats:
-            if FORMATS[name].needs_camera and self.intrinsics is None and self.fov_deg is None:
+            if FORMATS[name].needs_camera and not self.knows_camera:
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
         check_formats(self.formats)  # before minutes of work
         check_counts(self, "max_points", "limit", "every")
-        if not 1e-3 <= self.png_units <= 1e9:
+        if self.png_units is not None and not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
+
+    @property
+    def knows_camera(self) -> bool:
+        """Whether a flag or the EXIF of every image has the camera."""
+        if self.intrinsics is not None or self.fov_deg is not None:
+            return True
+        from scalefield.geometry.exif import photo_fov_deg
+        from scalefield.io import IMAGE_SUFFIXES
+
+        photos = all(p.is_file() and p.suffix.lower() in IMAGE_SUFFIXES for p in self.image)
+        return photos and all(photo_fov_deg(path) is not None for path in self.image)
 
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from scalefield.anchors import Anchors
     from scalefield.commands.recover import RecoverCommand
+    from scalefield.geometry.survey import Survey
     from scalefield.io.videos import VideoFrame
     from scalefield.recovery import Recovery
 
-Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
-"""Called with an image and its anchors."""
+Solver = Callable[["np.ndarray", "Anchors", "Survey | None", str], "Recovery"]
+"""Called with an image, its anchors, its other measurements and its name."""
 Step = Callable[[str], None]
 """Called with the name of a step when it begins, to show the progress."""
 
@@ -126,8 +127,8 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     from scalefield.io import write_atomic
     from scalefield.runtime.progress import progress
 
-    anchors_of = anchor_finder(command, source)
-    solve = make_solver(command, stream=stream)
+    anchors_of = anchor_finder(command.anchors, source)
+    solve = make_solver(command, [item.key for item in source.images], stream=stream)
     records: list[dict[str, Any]] = []
     items = islice(_every_nth(source, command.every), command.limit)
     total = _count(source, command)
@@ -160,14 +161,15 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
 
 def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> None:
     """Refuse, before anything is loaded, flags that several images do not have."""
-    for flag, value in {"--depth": command.relative.depth, "--labels": command.labels}.items():
-        if value is not None:
-            raise InputError(f"{flag} is a map of one image; several are given")
+    if command.labels is not None:
+        raise InputError("--labels is a map of one image; several are given")
     if stream and command.method != "field":
         raise InputError(
             f"a stream is recovered by `field`, not by {command.method}; --stream off recovers "
             "each frame alone"
         )
+    if command.measurements is not None:
+        raise InputError("--measurements are those of one image; several are given")
     if command.anchors is not None and not command.anchors.exists():
         raise InputError(f"{command.anchors}: no such file or folder")
     if command.anchors is not None and not command.anchors.is_dir() and not stream:
@@ -207,9 +209,8 @@ def _count(source: Source, command: RecoverCommand) -> int | None:
     return total if command.limit is None else min(total, command.limit)
 
 
-def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], Path | None]:
+def anchor_finder(given: Path | None, source: Source) -> Callable[[Item], Path | None]:
     """A function from an image or frame to its file of anchors, which is None if it has none."""
-    given = command.anchors
     if given is None:
         return lambda item: None if item.frame is not None else _beside(item.path)
     if not given.is_dir():  # the anchors of the first frame of a stream
@@ -241,12 +242,15 @@ def _beside(path: Path) -> Path | None:
 
 
 def make_solver(
-    command: RecoverCommand, *, stream: bool = False, step: Step = lambda name: None
+    command: RecoverCommand,
+    names: list[str] | None = None,
+    *,
+    stream: bool = False,
+    step: Step = lambda name: None,
 ) -> Solver:
-    """The function that recovers one image; a stream carries its state from call to call."""
+    """The function that recovers one image; a stream carries its state from call to call. `names`
+    are those of several images, as far as they are known."""
     from scalefield.api import Stream, recover_from
-    from scalefield.inputs import relative_depth
-    from scalefield.mde import MDE, load_mde
     from scalefield.methods import make_method
     from scalefield.validation import check_options
 
@@ -260,18 +264,16 @@ def make_solver(
         if method.wants_labels:
             require_package("skimage", "region", f"method {command.method} without --labels")
     step("estimating relative depth")
-    given, own = command.relative, command.relative.read()
-    mde: str | MDE = given.mde_name
-    if own is None:
-        mde = load_mde(given.mde_name, device=command.device, kind=given.kind)
+    relative = command.relative.source(names).load(command.device)
 
-    def solve(image: np.ndarray, anchors: Anchors) -> Recovery:
-        affine = given.unknown_shift
-        mde_output = relative_depth(image, mde, own, given.kind, affine=affine, resize=given.resize)
+    def solve(image: np.ndarray, anchors: Anchors, survey: Survey | None, key: str) -> Recovery:
+        mde_output = relative(image, key)
         step("recovering")
         if stream:
             return replace(following(mde_output, anchors), image=image)
-        return recover_from(mde_output, anchors, method, image=image, leave_one_out=True)
+        return recover_from(
+            mde_output, anchors, method, image=image, survey=survey, leave_one_out=True
+        )
 
     return solve
 
@@ -292,11 +294,17 @@ def recover_item(
     """
     from scalefield.export.result_folder import write_outputs
     from scalefield.geometry.camera import find_camera
+    from scalefield.geometry.exif import choose_camera
+    from scalefield.geometry.survey import with_measurements
+    from scalefield.measurements import measurements
 
     image, anchors = item.read(), read_anchors(file, command.anchor_units)
     place(anchors, image, item)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
-    recovery = solver()(image, anchors).numpy()
+    if camera is None and item.frame is None:
+        camera = choose_camera(None, None, image.shape[:2], item.path)
+    given = with_measurements(anchors, measurements(command.measurements), image.shape[:2], camera)
+    recovery = solver()(image, *given, item.key).numpy()
     step("writing")
     overflow = write_outputs(
         folder,

@@ -13,7 +13,7 @@ import tyro
 from scalefield.commands.data import Ranges, check_counts, parse_ranges
 from scalefield.commands.train import RecipeOptions
 from scalefield.errors import InputError
-from scalefield.reproduction.options import ReproductionOptions
+from scalefield.reproduction.options import DepthUnit, ReproductionOptions
 
 if TYPE_CHECKING:
     from scalefield.reproduction.stages import Reproduction
@@ -36,6 +36,9 @@ class ReproduceCommand:
     """Estimators: NAME, or LABEL=SOURCE for a folder, a file or module:object."""
     cross_fit: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=FOLDER,FOLDER")] = ()
     """Models of an estimator that was trained on these frames, each trained without some places."""
+    depth_unit: tuple[DepthUnit, ...] = ("raw",)
+    """Unit of D, to which the paper's ridge is not invariant: raw is the estimator's own, median
+    divides D by its median over the image. Each is an estimator of its own, with its generators."""
     datasets: tuple[str, ...] = ()
     """Take only these of the datasets."""
     range: Ranges = ()
@@ -69,7 +72,7 @@ class ReproduceCommand:
         sys.path.insert(0, str(Path.cwd()))  # as for `python -m`: module:object beside the user
         reproduction = self.reproduction()
         if self.plan:
-            print(plan_text(plan(reproduction)))
+            print("\n".join([plan_text(plan(reproduction)), *reproduction.incomplete()]))
             return
         page = reproduction.run()
         for line in summary(reproduction):
@@ -89,8 +92,8 @@ class ReproduceCommand:
         check_counts(options, "limit", "workers", "jobs", "mde_batch")
         check_counts(self, "kept_pixels", "fine_tune_epochs")
         check_counts(self.recipe, "epochs")
-        if not (options.k and options.seeds and self.mde):
-            raise InputError("--mde, --k and --seeds need at least one value each")
+        if not (options.k and options.seeds and self.mde and self.depth_unit):
+            raise InputError("--mde, --depth-unit, --k and --seeds need at least one value each")
         unknown = [k for k in options.k if k not in TRAINING_REGIME]
         if unknown:
             known = ", ".join(map(str, TRAINING_REGIME))
@@ -107,10 +110,13 @@ class ReproduceCommand:
             )
         folds = self._folds()
         estimators = tuple(
-            EstimatorSpec.parse(text, folds.pop(text.partition("=")[0], ())) for text in self.mde
+            EstimatorSpec.parse(text, folds.get(text.partition("=")[0], ()), unit)
+            for text in self.mde
+            for unit in self.depth_unit
         )
-        if folds:
-            raise InputError(f"--cross-fit {next(iter(folds))}: no such --mde")
+        named = {text.partition("=")[0] for text in self.mde}
+        if unknown_folds := [label for label in folds if label not in named]:
+            raise InputError(f"--cross-fit {unknown_folds[0]}: no such --mde")
         changes = self.recipe.changes(paper_preset(8, "low"))
         epochs = changes.pop("epochs", 25)
         assert isinstance(epochs, int)

@@ -34,9 +34,9 @@ class RecipeOptions:
     """Weight of the decorrelation loss."""
     gate_loss: float | None = None
     """Weight of the gate loss."""
-    gate_reduction: Literal["sum", "mean"] | None = None
-    """Reduction of the gate loss over the cells of the grid: the paper's sum, or the mean, whose
-    weight does not depend on the resolution."""
+    gate_reduction: Literal["sum", "patches", "mean"] | None = None
+    """Reduction of the gate loss over an image: the paper's sum over the cells of the grid, the sum
+    over patches of 8 × 8 cells, or the mean, whose weight does not depend on the resolution."""
     beta: float | None = None
     """Residual of log-depth at which SmoothL1 changes from square to absolute."""
     pixels: int | None = None
@@ -61,10 +61,8 @@ class RecipeOptions:
             "anchor": given.pop("anchor_loss"),
             "decor": given.pop("decor_loss"),
             "gate": given.pop("gate_loss"),
+            "gate_reduction": given.pop("gate_reduction"),
         }
-        reduction = given.pop("gate_reduction")
-        if reduction is not None:
-            losses["literal_gate_sum"] = reduction == "sum"
         chosen = {name: value for name, value in losses.items() if value is not None}
         changed = {name: value for name, value in given.items() if value is not None}
         if chosen:

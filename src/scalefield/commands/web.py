@@ -7,6 +7,7 @@ import ipaddress
 import re
 import secrets
 import socket
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
@@ -49,15 +50,17 @@ class WebCommand:
         """Serve until interrupted."""
         self.check()
         try:
+            import segno  # noqa: F401
             import uvicorn
 
             from scalefield.web.app import create_app
         except ModuleNotFoundError as e:
-            if e.name not in ("uvicorn", "starlette"):
+            if e.name not in ("uvicorn", "starlette", "segno"):
                 raise
             raise MissingExtra(str(e.name), "web", "the web page") from None
         from scalefield.web.guard import LOCAL_HOSTS
         from scalefield.web.protocol import GuardedProtocol
+        from scalefield.web.server import address_code
         from scalefield.web.uploads import Limits
 
         limits = Limits(
@@ -72,18 +75,21 @@ class WebCommand:
         if token is None:
             token = "" if is_loopback(self.host) else secrets.token_urlsafe(16)
         hosts = (*LOCAL_HOSTS, *names, *map(bracketed, self.allow_host))
+        addresses = page_addresses((*names, *self.allow_host), port, token)
+        shared = "" if is_loopback(self.host) else addresses[0]
         config = uvicorn.Config(
-            create_app(limits, hosts, token),
+            create_app(limits, hosts, token, shared),
             http=GuardedProtocol,
             log_level="warning",
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
             server_header=False,
         )
-        addresses = page_addresses((*names, *self.allow_host), port, token)
         print(f"scalefield web: {addresses[0]}  (Ctrl+C ends it)", flush=True)
         for address in addresses[1:]:
             print(f"                {address}", flush=True)
+        if shared and sys.stdout.isatty():
+            address_code(shared).terminal(compact=True)
         if self.open:
             import webbrowser
 

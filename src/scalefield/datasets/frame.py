@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float32, Int, UInt8
 from scalefield.anchor_sampling import depth_mask
 from scalefield.errors import InputError, one_line, size_text
 from scalefield.io import IMAGE_ERRORS, open_image, read_bytes
+from scalefield.io.images import NUMBERS_WORK
 from scalefield.mde.output import MDEOutput
 
 
@@ -96,7 +97,7 @@ class Dataset(Protocol):
 def read_label_image(path: Path) -> Int[np.ndarray, "h w *channels"]:
     """The ids of a label image, with all its channels."""
     try:
-        with open_image(read_bytes(path)) as image:
+        with open_image(read_bytes(path), NUMBERS_WORK) as image:
             return np.asarray(image).astype(np.int32)
     except IMAGE_ERRORS as e:
         raise InputError(f"{path}: not a readable label image ({one_line(e)})") from None

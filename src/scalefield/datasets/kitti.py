@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.datasets.frame import Frame
-from scalefield.datasets.splits import check_split, split_drives
+from scalefield.datasets.splits import check_split, count_differences, split_drives
 from scalefield.errors import InputError
 from scalefield.geometry.camera import Camera, depth_map, remove_see_through, transform
 from scalefield.geometry.point_clouds import read_points
@@ -65,6 +65,14 @@ class Kitti:
         if split == "all":
             return [name for frames in drives.values() for name in frames]
         return split_drives(drives, drive_categories(), self.split_counts)[split]
+
+    def incomplete(self) -> str:
+        """A sentence if the paper's 71 drives are not all there, by drive."""
+        found = {name.partition("/")[0] for name in self.names("all")}
+        drives = drive_categories()
+        return count_differences(
+            dict.fromkeys(found & set(drives), 1), dict.fromkeys(drives, 1), "drives"
+        )
 
     def load(self, name: str) -> Frame:
         """The frame with the depth of its scan."""

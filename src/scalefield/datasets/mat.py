@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from scalefield.io.disk import MEMORY_ALWAYS, MEMORY_TIMES
+
 HEADER = 128
 MATRIX, COMPRESSED = 14, 15
 NUMBERS = {
@@ -20,8 +22,6 @@ NUMBERS = {
 }  # fmt: skip
 """Types of stored numbers; MATLAB stores them as small as they fit."""
 NUMERIC_CLASSES = range(6, 16)
-MOST_BYTES = 2**30
-"""Largest size in bytes of an unpacked matrix; a label image has a few million."""
 
 
 def read_matrix(data: bytes, name: str, field: str | None = None) -> np.ndarray:
@@ -64,9 +64,10 @@ def _unpacked(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
             yield kind, body
             continue
         stream = zlib.decompressobj()
-        unpacked = stream.decompress(body, MOST_BYTES)
+        most = max(MEMORY_ALWAYS, MEMORY_TIMES * len(data)) // 4  # it is copied while it is read
+        unpacked = stream.decompress(body, most)
         if stream.unconsumed_tail:
-            raise ValueError(f"a matrix of more than {MOST_BYTES} bytes")
+            raise ValueError(f"a matrix of more than {most} bytes")
         yield from _elements(unpacked, order)
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import numpy as np
-import torch
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from scalefield.datasets.frame import Frame
 from scalefield.datasets.splits import check_split
 from scalefield.errors import InputError, one_line, size_text
-from scalefield.io import MAP_SUFFIXES, UNITS_TAG, read_image, read_json, read_map, read_png16
-from scalefield.io.arrays import npz_members
-from scalefield.mde.output import Kind, MDEOutput, affine_by_default
+from scalefield.io import MAP_SUFFIXES, UNITS_TAG, read_image, read_json, read_png16
+from scalefield.mde.output import Kind, affine_by_default
+from scalefield.mde.own_maps import OwnMaps
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,10 @@ class Predictions:
             raise InputError(f"{folder}: no such folder; wanted {_WANTED} in it")
         meta = Meta.read(folder / "meta.json", name)
         prediction_path = _find(folder, "pred", MAP_SUFFIXES)
-        prediction = _read(prediction_path, zero_is_far=meta.kind == "disparity")
+        maps = OwnMaps(prediction_path, meta.kind, meta.affine)
+        prediction = maps.read(prediction_path)
         image = _resized(read_image(_find(folder, "rgb", _IMAGES)), prediction.shape, folder)
-        mde_output = MDEOutput(
-            torch.from_numpy(np.ascontiguousarray(prediction)),
-            meta.kind,
-            affine=meta.affine,
-            image=torch.tensor(image),
-            model=meta.model,
-        )
-        try:
-            mde_output.require_usable()
-        except InputError as e:
-            raise InputError(f"{prediction_path}: {e}") from None
+        mde_output = dataclasses.replace(maps(image), model=meta.model)
         return Frame(
             name=name,
             group=meta.group,
@@ -179,18 +170,9 @@ def _find(folder: Path, stem: str, suffixes: tuple[str, ...]) -> Path:
     return found[0]
 
 
-def _read(path: Path, *, zero_is_far: bool = False) -> Float[np.ndarray, "h w"]:
-    """The map of a file; of an NPZ with several arrays the one called as the file."""
-    key = None
-    if path.suffix == ".npz":
-        with npz_members(path) as members:
-            key = path.stem if path.stem in members else None
-    return read_map(path, key=key, zero_is_far=zero_is_far)
-
-
 def _truth(path: Path, meta: Meta, shape: tuple[int, ...]) -> Float32[np.ndarray, "h w"]:
     """True depth in metres, or of the agreed median; NaN where unknown."""
-    depth = _read(path).astype(np.float64)
+    depth = OwnMaps(path, "depth").read(path).astype(np.float64)
     if depth.shape != shape:
         raise InputError(
             f"{path}: the truth is {size_text(depth.shape)} and the prediction {size_text(shape)} "

@@ -11,6 +11,7 @@ from scalefield.datasets.splits import thin
 from scalefield.errors import InputError
 from scalefield.mde import MDE, STORED, MDEOutput, open_mde
 from scalefield.mde.affine import Normalisation
+from scalefield.mde.own_maps import RelativeDepth
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +21,9 @@ class FrameSource:
     dataset: Dataset
     """Reader of the frames."""
     estimator: MDE | str
-    """The estimator, or a name that `open_mde` accepts; "stored" takes the predictions that come
-    with the frames, "affine:stored" takes them as affine-invariant disparity."""
+    """The estimator, `OwnMaps` by the frames' names, or a name that `open_mde` accepts; "stored"
+    takes the predictions that come with the frames, "affine:stored" takes them as affine-invariant
+    disparity."""
     device: str = "cpu"
     """Device of an estimator given by name."""
     cache: Path | None = None
@@ -46,7 +48,7 @@ class FrameSource:
         """The estimator's output for a frame: computed, or the one that came with the frame."""
         normalisation, stored = self._stored
         if not stored:
-            return self.mde(frame.image)
+            return RelativeDepth(self.mde)(frame.image, frame.name)
         if frame.mde_output is None:
             raise InputError(
                 f"{frame.name}: the frame comes without a prediction, which the estimator "

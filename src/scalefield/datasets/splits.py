@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +36,17 @@ def proportions(total: int, counts: Sequence[int]) -> list[int]:
     return whole
 
 
+def count_differences(found: Mapping[str, int], whole: Mapping[str, int], unit: str) -> str:
+    """A sentence about what the whole dataset has more or less of; empty if there is nothing."""
+    named = [
+        f"{part} {found.get(part, 0):,} of {whole.get(part, 0):,}"
+        for part in sorted({*found, *whole})
+        if found.get(part, 0) != whole.get(part, 0)
+    ]
+    total, all_of = sum(found.values()), sum(whole.values())
+    return f"{total:,} {unit} found, {all_of:,} expected ({', '.join(named)})" if named else ""
+
+
 def split_frames(names: Sequence[str], counts: Sequence[int]) -> dict[str, list[str]]:
     """Frames assigned to splits one by one: `counts` of them, or in that ratio if there are
     fewer."""
@@ -50,15 +62,24 @@ def split_drives(
     """Frames assigned to splits by drive within each category, then thinned evenly to `counts`.
 
     A whole drive goes to the split that is furthest behind its share, so no drive is in two splits.
+    A split that this leaves without a category gets the drive nearest to its share, of a split that
+    has others, if the category has a drive for each split.
     """
     assigned: dict[str, list[str]] = {split: [] for split in SPLITS}
     for kind in sorted(set(category.values())):
         members = [drive for drive in hash_order(list(drives)) if category.get(drive) == kind]
-        shares = np.array(counts) / sum(counts) * sum(len(drives[d]) for d in members)
+        wanted = np.array(counts) / sum(counts) * sum(len(drives[d]) for d in members)
+        behind, owner = wanted.copy(), dict[str, int]()
         for drive in members:
-            behind = int(np.argmax(shares))
-            shares[behind] -= len(drives[drive])
-            assigned[SPLITS[behind]] += drives[drive]
+            owner[drive] = int(np.argmax(behind))
+            behind[owner[drive]] -= len(drives[drive])
+        for empty in set(range(len(SPLITS))) - set(owner.values()):
+            held = Counter(owner.values())
+            spare = [drive for drive in members if held[owner[drive]] > 1]
+            if len(members) >= len(SPLITS) and spare:
+                owner[min(spare, key=lambda d: abs(len(drives[d]) - wanted[empty]))] = empty
+        for drive, split in owner.items():
+            assigned[SPLITS[split]] += drives[drive]
     return {
         split: thin(assigned[split], count) for split, count in zip(SPLITS, counts, strict=True)
     }

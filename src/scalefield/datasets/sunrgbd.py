@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from jaxtyping import Float64, UInt16
 
 from scalefield.datasets.frame import Frame
 from scalefield.datasets.mat import read_matrix
-from scalefield.datasets.splits import check_split, split_frames
+from scalefield.datasets.splits import check_split, count_differences, split_frames
 from scalefield.errors import InputError, one_line
 from scalefield.geometry.camera import Camera
 from scalefield.io import read_bytes, read_image, read_png16
+
+IMAGES = {"kv1": 2003, "kv2": 3784, "realsense": 1159, "xtion": 3389}
+"""Images of each sensor in the whole dataset."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class SunRgbd:
         if not names:
             raise InputError(f"no SUN RGB-D image found; wanted {top}/SENSOR/SET/FRAME/image/*.jpg")
         return names if split == "all" else split_frames(names, self.split_counts)[split]
+
+    def incomplete(self) -> str:
+        """A sentence if there are not the 10,335 images of the whole dataset, by sensor."""
+        found = Counter(name.split("/")[0] for name in self.names("all"))
+        return count_differences(found, IMAGES, "images")
 
     def load(self, name: str) -> Frame:
         """The frame with its hole-filled depth."""

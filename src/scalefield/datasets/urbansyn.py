@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from scalefield.datasets.frame import Frame, read_label_image
-from scalefield.datasets.splits import check_split, split_frames
+from scalefield.datasets.splits import check_split, count_differences, split_frames
 from scalefield.errors import InputError, one_line
 from scalefield.geometry.camera import Camera
 from scalefield.io import read_image, read_json, read_map
@@ -39,6 +39,12 @@ class UrbanSyn:
         if not names:
             raise InputError(f"no UrbanSyn image found; wanted {self.root}/rgb/rgb_NNNN.png")
         return names if split == "all" else split_frames(names, self.split_counts)[split]
+
+    def incomplete(self) -> str:
+        """A sentence if there are not the 7,539 images of the whole dataset."""
+        return count_differences(
+            {"rgb": len(self.names("all"))}, {"rgb": sum(self.split_counts)}, "images"
+        )
 
     def load(self, name: str) -> Frame:
         """The frame with exact depth, labels and the sky they mark."""

@@ -119,6 +119,10 @@ def round_steps(low: float, high: float, most: int) -> list[float]:
     return []
 
 
+NUMBERED_SIDE = 1600
+"""Longest side of `with_numbers`."""
+
+
 def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
     """A scale for depths: their 0.5th to 99.5th percentile, logarithmic from a ratio of 8 on."""
     finite = values[np.isfinite(values)]
@@ -171,13 +175,13 @@ def draw_preview(
     holes = f" · {counted(report.hole_pixels, 'pixel')} without depth" if report.hole_pixels else ""
     grey = relative.colours(mde_depth).mean(-1, keepdims=True) / 2 + 115
     photograph = np.repeat(grey.astype(np.uint8), 3, axis=2) if image is None else image
-    sheet = _Sheet(depth_m.shape)
+    sheet = Sheet(depth_m.shape)
     dots = sheet.dots(anchors, recovery)
     used = f"{report.anchors_used:,} of {report.anchors_given:,} anchors"
     used = used if report.anchors_given else "no anchors"
     drawn = f" · {len(dots):,} of them drawn" if len(dots) < len(anchors) else ""
     marked = sheet.with_anchors(sheet.resized(photograph), anchors, dots, recovery, metres)
-    first = _Panel(marked, used + drawn, metres)
+    first = Panel(marked, used + drawn, metres)
     estimated = sheet.panel(
         relative.colours(mde_depth), f"relative depth · {report.model}", relative
     )
@@ -200,6 +204,29 @@ def draw_preview(
     return sheet.draw([[first, recovered, uncertain], [estimated, scaled]], notes)
 
 
+def with_numbers(
+    image: UInt8[np.ndarray, "h w 3"], pixels: Sequence[tuple[int, int]], anchors: Anchors
+) -> Image.Image:
+    """The photograph with a numbered circle around each pixel and a dot on each anchor, at most
+    `NUMBERED_SIDE` pixels wide and high."""
+    picture = Image.fromarray(image)
+    picture.thumbnail((NUMBERED_SIDE, NUMBERED_SIDE))
+    scale, radius = picture.width / image.shape[1], max(5, round(max(picture.size) / 90))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(2 * radius)
+    for u, v in zip(anchors.u.tolist(), anchors.v.tolist(), strict=True):
+        draw.circle((u * scale, v * scale), max(2, radius / 3), "white", "black")
+    for number, (u, v) in enumerate(pixels, 1):
+        place = (u * scale, v * scale)
+        for colour, width in (("black", 5), ("yellow", 3)):
+            draw.circle(place, radius, outline=colour, width=max(1, width * radius // 12))
+        draw.circle(place, 1, "yellow")
+        right = place[0] > picture.width - 5 * radius
+        beside = (place[0] + (-1.3 if right else 1.3) * radius, place[1])
+        anchor = "rm" if right else "lm"
+        draw.text(beside, f"{number}", "yellow", font, anchor, stroke_width=2, stroke_fill="black")
+    return picture
+
+
 def format_std_log(std_log: float) -> str:
     """A standard deviation of log-depth as a percentage or a factor."""
     if std_log < 0.01:
@@ -210,21 +237,32 @@ def format_std_log(std_log: float) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Panel:
+class Panel:
+    """A picture of a sheet, with its title and the scale of its colours."""
+
     picture: Image.Image
     title: str
-    scale: Scale
+    scale: Scale | None = None
 
 
-class _Sheet:
+class Sheet:
     """Sizes of the layout; every panel has about the same area."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        area: int = PANEL_AREA,
+        least_width: int = 420,
+        least_height: int = 150,
+    ) -> None:
+        """`shape` is that of the maps, `area` that of a panel in pixels; the place of a panel has
+        the least sizes."""
         height, width = shape
-        zoom = math.sqrt(PANEL_AREA / (height * width))
+        zoom = math.sqrt(area / (height * width))
         self.width = min(max(round(width * zoom), 1), 1200)
         self.height = min(max(round(height * zoom), 1), 1200)
-        self.cell_width, self.cell_height = max(self.width, 420), max(self.height, 150)
+        self.cell_width = max(self.width, least_width)
+        self.cell_height = max(self.height, least_height)
         self.zoom_u, self.zoom_v = self.width / width, self.height / height
         self.text = round(0.0235 * self.cell_width + 3)
         self.font = ImageFont.load_default(self.text)
@@ -239,11 +277,11 @@ class _Sheet:
         """Pixels at the size of a panel."""
         return Image.fromarray(pixels).resize((self.width, self.height), resampling)
 
-    def panel(self, pixels: UInt8[np.ndarray, "h w 3"], title: str, scale: Scale) -> _Panel:
+    def panel(self, pixels: UInt8[np.ndarray, "h w 3"], title: str, scale: Scale) -> Panel:
         """The panel of a map, whose pixels stay what they are."""
-        return _Panel(self.resized(pixels, Image.Resampling.BOX), title, scale)
+        return Panel(self.resized(pixels, Image.Resampling.BOX), title, scale)
 
-    def draw(self, rows: Sequence[Sequence[_Panel]], notes: Sequence[str] = ()) -> Image.Image:
+    def draw(self, rows: Sequence[Sequence[Panel]], notes: Sequence[str] = ()) -> Image.Image:
         """Rows of panels, each with its title and colour bar; notes after the last panel."""
         step_x = self.cell_width + self.bar + self.gutter
         step_y = self.title + self.cell_height + self.margin // 2
@@ -256,7 +294,9 @@ class _Sheet:
                 draw = ImageDraw.Draw(sheet)
                 draw.text((x, middle), panel.title, INK, self.font, anchor="lm")
                 sheet.paste(panel.picture, (x, y + self.title))
-                self.colour_bar(sheet, x + self.width + self.text // 2, y + self.title, panel.scale)
+                if panel.scale is not None:
+                    at = x + self.width + self.text // 2, y + self.title
+                    self.colour_bar(sheet, *at, panel.scale)
         if notes:
             x = self.margin + len(rows[-1]) * step_x
             self.write(sheet, x, self.margin // 4 + (len(rows) - 1) * step_y + self.title, notes)

@@ -38,16 +38,18 @@ def write_outputs(
     recovery: Recovery[np.ndarray],
     *,
     inputs: Mapping[str, Path | None],
-    png_units: float,
+    png_units: float | None = None,
     formats: Sequence[str] = (),
     camera: Camera | None = None,
     max_points: int | None = None,
 ) -> int:
     """Write all `OUTPUTS` and the further `formats` (see `export.FORMATS`), or nothing.
 
-    Returns the number of pixels that depth.png cannot hold.
+    `png_units` are the units per metre of depth.png, by default those of `depth_png_units`. Returns
+    the number of pixels that depth.png cannot hold.
     """
     report = recovery.report
+    png_units = png_units or depth_png_units(recovery.depth_m)
     with write_folder(folder) as staging:
         overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
         of_anchors: dict[str, np.ndarray] = {
@@ -63,6 +65,7 @@ def write_outputs(
             "png_units_per_metre": png_units,
             "png_overflow_pixels": overflow,
             "leave_one_out_error": median_error(report.leave_one_out_log),
+            "held_out_error": median_error(report.errors_log),
             "report": report.as_short_dict(MOST_LISTED),
             "provenance": provenance(),
         }
@@ -70,6 +73,13 @@ def write_outputs(
         if formats:
             write_formats(staging, formats, View.of(recovery, camera, max_points))
     return overflow
+
+
+def depth_png_units(depth_m: np.ndarray) -> float:
+    """Units per metre of a 16-bit PNG that holds every pixel: 1000, 256 (KITTI's) or fewer."""
+    farthest_m = float(np.nanmax(depth_m, initial=0.0))
+    fine = (1000.0, 256.0, 100.0, 10.0, 1.0)
+    return next((u for u in fine if farthest_m * u <= 65535), 65535 / (farthest_m * (1 + 1e-6)))
 
 
 def median_error(errors_log: Sequence[float] | np.ndarray) -> float | None:
@@ -129,11 +139,13 @@ def summary(recovery: Recovery[np.ndarray]) -> str:
         lines.append(
             f"  shift of the {report.kind} map: {value:.3g} (90 % interval {low:.3g} … {high:.3g})"
         )
-    left_out, fitted = map(median_error, (report.leave_one_out_log, report.residuals_log))
+    left_out, fitted = map(median_error, (report.errors_log, report.residuals_log))
     if left_out is not None:
         error = f"{100 * left_out:.1f} %"
         folds = report.left_out_folds
         procedure = f"cross-validation with {folds} folds" if folds else "leave-one-out"
+        if report.held_out_log:
+            procedure = "left out with their neighbours, which are closer than most pixels"
         lines.append(f"  each anchor from the others: median error {error} ({procedure})")
     elif fitted is not None and len(report.residuals_log) > 1:
         error = f"{100 * fitted:.1f} %"

@@ -19,10 +19,10 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from scalefield.basis.ridge import masked_median
 from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import InferenceConfig
-from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.field.cuda import blocks_in_strips
+from scalefield.field.kernel import Features, Kernel
 from scalefield.field.observations import Observations
 from scalefield.runtime.threads import map_threads
 
@@ -85,7 +85,7 @@ class Blocks:
 
         More are divided by halving the image, which does not depend on the observations: adding one
         changes the block that it falls in and no other, unless that is divided or joined. With
-        `static`, and on a GPU, they are those of `in_strips`.
+        `static`, and on a GPU, they are those of `blocks_in_strips`.
         """
         mask = observations.mask
         n = len(mask)
@@ -93,7 +93,7 @@ class Blocks:
             index = torch.arange(n, device=mask.device)[None]
             return cls(index.masked_fill(~mask, 0), mask[None])
         if static or mask.is_cuda:
-            return cls.in_strips(observations, config)
+            return cls(*blocks_in_strips(observations.inputs.position, mask, config.block_size))
         known = mask.nonzero()[:, 0]
         if len(known) <= config.block_size:
             return cls(known[None], torch.ones(1, len(known), dtype=torch.bool))
@@ -101,27 +101,6 @@ class Blocks:
             observations.inputs.position[known].numpy(), config.block_size, aspect
         )
         return cls.grouped(known, torch.from_numpy(leaves))
-
-    @classmethod
-    def in_strips(cls, observations: Observations, config: InferenceConfig) -> Blocks:
-        """Sort-tile-recursive packing (Leutenegger, Lopez and Edgington, 1997): vertical strips of
-        observations sorted by u, each cut into blocks of observations sorted by v. The shape of the
-        blocks does not depend on the observations; those outside the mask come last."""
-        position, mask = observations.inputs.position, observations.mask
-        n = len(mask)
-        blocks = -(-n // config.block_size)
-        strips = max(1, round(math.sqrt(blocks)))
-        per_strip = -(-blocks // strips)
-        size = -(-n // (strips * per_strip))
-        count = strips * per_strip * size
-        mask = nnf.pad(mask, (0, 1))  # row n is padding
-        u, v = nnf.pad(position.mT, (0, 1)).masked_fill(~mask, torch.inf)
-        index = torch.arange(count, device=position.device).clamp(max=n)
-        index = index[u[index].sort(stable=True).indices].reshape(strips, -1)
-        index = index.gather(1, v[index].sort(dim=1, stable=True).indices)
-        index = index.reshape(-1, size)
-        known = mask[index]
-        return cls(index.masked_fill(~known, 0), known)
 
     def within(self, mask: Bool[Tensor, " n"]) -> Blocks:
         """The same blocks without the anchors outside a mask."""
@@ -148,9 +127,10 @@ class Blocks:
         rows: Float[Tensor, "n d"] | None = None,
         key: Any = None,
     ) -> tuple[Tensor, ...]:
-        """What `function` returns of the blocks, of a few at a time on several threads; on a GPU of
-        all at once. With a memo and the `rows` of the anchors that the results depend on besides
-        `key`, blocks that have not changed since the last call are left out."""
+        """What `function` returns of the blocks: values of their anchors, then values of each
+        block. On a processor it sees a few blocks of like size at a time, on several threads; on a
+        GPU all at once. With a memo and the `rows` of the anchors that the results depend on
+        besides `key`, blocks that have not changed since the last call are left out."""
         if memo is not None and rows is not None:
             values = rows[self.index] * self.mask[..., None]
 
@@ -158,12 +138,20 @@ class Blocks:
                 return Blocks(self.index[changed], self.mask[changed]).map(function)
 
             return memo(key, values, of_changed)
-        step = max(1, CHUNK_ELEMENTS // self.index.shape[1] ** 2)
-        if self.index.is_cuda or len(self.index) <= step:
+        if self.index.is_cuda or len(self.index) == 1:
             return function(self)
-        starts = range(0, len(self.index), step)
-        parts = [(Blocks(self.index[i : i + step], self.mask[i : i + step]),) for i in starts]
-        return tuple(map(torch.cat, zip(*map_threads(function, parts), strict=True)))
+        width = self.index.shape[1]
+        order = self.mask.sum(dim=1).argsort()
+
+        def of_part(part: Int64[Tensor, " a"]) -> tuple[Tensor, ...]:
+            mask = self.mask[part]
+            used = slice(int(mask.any(dim=0).nonzero().amax()) + 1 if mask.any() else 1)
+            values, *others = function(Blocks(self.index[part, used], mask[:, used]))
+            return nnf.pad(values, (0, 0, 0, width - values.shape[1])), *others
+
+        parts = [(part,) for part in order.split(max(1, CHUNK_ELEMENTS // width**2))]
+        found = map(torch.cat, zip(*map_threads(of_part, parts), strict=True))
+        return tuple(values[order.argsort()] for values in found)
 
     def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, " n *w"]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""
@@ -173,13 +161,12 @@ class Blocks:
         return out.index_copy(0, target, values.flatten(0, 1))[:n]
 
     def covariance(
-        self, kernel: Kernel, features: TermFeatures, noise: Float[Tensor, " n"]
+        self, kernel: Kernel, features: Features, noise: Float[Tensor, " n"]
     ) -> Float[Tensor, "b s s"]:
         """Covariance of g + ε within each block; the identity where there is no anchor."""
         gathered = features.at(self.index)
-        gathered = gathered._replace(amplitude=gathered.amplitude * self.mask[..., None])
         variance = torch.where(self.mask, noise[self.index] ** 2, 1.0)
-        covariance = kernel.local_covariance(gathered)
+        covariance = kernel.own_covariance(gathered.masked(self.mask))
         covariance.diagonal(dim1=1, dim2=2).add_(variance)
         return covariance
 
@@ -216,7 +203,7 @@ def bisection_leaves(
 
 
 class BlockSolutions(NamedTuple):
-    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, 1]."""
+    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, level]."""
 
     solved: Float[Tensor, "b s w_3"]
     """C⁻¹X, and the diagonal of C⁻¹."""
@@ -228,7 +215,7 @@ class BlockSolutions(NamedTuple):
         cls,
         kernel: Kernel,
         observations: Observations,
-        features: TermFeatures,
+        features: Features,
         H: Float[Tensor, "n w"],
         blocks: Blocks,
         *,
@@ -238,7 +225,7 @@ class BlockSolutions(NamedTuple):
         have changed since the last call."""
         inputs, y, noise, _ = observations
         target = y - inputs.mean
-        X = torch.cat([H, torch.stack([target, torch.ones_like(target)], dim=1)], dim=1)
+        X = torch.cat([H, torch.stack([target, inputs.level], dim=1)], dim=1)
 
         def solve(part: Blocks) -> tuple[Tensor, Tensor]:
             cholesky = Cholesky.of(part.covariance(kernel, features, noise))
@@ -256,6 +243,14 @@ class LinearPrior(NamedTuple):
 
     mean: Float[Tensor, " w"]
     precision: Float[Tensor, "w w"]
+    offset: Float[Tensor, ""]
+    """Prior mean of the global log-scale."""
+
+    @classmethod
+    def unit(cls, offset: Float[Tensor, ""], width: int) -> LinearPrior:
+        """θ ~ N(0, I)."""
+        eye = torch.eye(width, dtype=torch.float64, device=offset.device)
+        return cls(eye.new_zeros(width), eye, offset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,24 +281,21 @@ class LinearPosterior:
         blocks: Blocks,
         solutions: BlockSolutions,
         *,
-        offset: Float[Tensor, ""] | None = None,
         prior: LinearPrior | None = None,
     ) -> LinearPosterior:
         """Generalised least squares for θ, given the linear features of the observations and the
-        solutions of their blocks; observations outside their mask have no influence.
+        solutions of their blocks; observations outside their mask have no influence. Without a
+        prior, θ ~ N(0, I), and the offset is the median of y − μ.
 
         The leave-one-out residual is αᵢ / Pᵢᵢ with α = C⁻¹(y − μ − offset − H E[θ]) and
         P = C⁻¹ − C⁻¹H A⁻¹ HᵀC⁻¹, the precision of a block given all other blocks.
         """
         inputs, y, _, mask = observations
         target = y - inputs.mean
-        offset = masked_median(target, mask) if offset is None else offset
-        width, sums = H.shape[1], solutions.sums.sum(dim=0)
+        prior = prior or LinearPrior.unit(observations.median_log_scale(), H.shape[1])
+        width, offset, sums = H.shape[1], prior.offset, solutions.sums.sum(dim=0)
         rows = blocks.scatter(solutions.solved, len(y))
         whitened, inverse_diagonal = rows[:, :width], rows[:, width + 2]
-        if prior is None:
-            eye = torch.eye(width, dtype=H.dtype, device=H.device)
-            prior = LinearPrior(eye.new_zeros(width), eye)
         covariance = torch.linalg.inv_ex(sums[:, :width] + prior.precision).inverse
         known = sums[:, width] - offset * sums[:, width + 1]
         weights = covariance @ (known + prior.precision @ prior.mean)
@@ -316,7 +308,7 @@ class LinearPosterior:
             covariance=covariance,
             H=H,
             whitened=whitened,
-            residual=(target - offset - H @ weights) * mask,
+            residual=(target - offset * inputs.level - H @ weights) * mask,
             loo_residual=alpha / diagonal,
             loo_std=diagonal.rsqrt(),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -22,13 +23,16 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
 from scalefield.basis.ridge import masked_median
+from scalefield.field import explain
 from scalefield.field.blocks import Blocks, LinearPrior, Memo
 from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import FieldEditor
 from scalefield.field.error_scale import kernel_of_image
+from scalefield.field.explain import JointPosterior
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import LINEAR_TERMS, Kernel, linear_columns
+from scalefield.field.kernel import Kernel
 from scalefield.field.lattice import Lattice
+from scalefield.field.linearise import SurveyReadings
 from scalefield.field.model import FieldModel
 from scalefield.field.observations import Observations, Readings
 from scalefield.field.outliers import OutlierResult, detect_outliers
@@ -36,64 +40,38 @@ from scalefield.field.posterior import (
     TINY,
     Calibration,
     FieldFit,
-    JointPosterior,
     RenderedField,
     fit,
 )
 from scalefield.field.shift import Shift, shift_posterior
+from scalefield.geometry.survey import Survey
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
-from scalefield.report import Rejection, Warning
+from scalefield.report import MeasurementReport, Rejection, Warning
 from scalefield.runtime.threads import one_thread
 
 ScalePrior = Literal["none", "learned"]
 
 UNDETERMINED_SHARE = 0.8
 """Share of the prior's standard deviation above which the shift counts as not determined."""
+NOT_CONVERGED = (
+    "the measurements contradict each other so much that the depth that fits them best was not "
+    "found; check their values and pixels"
+)
+MOST_LOG = 30.0
+"""Largest logarithm of a length that is reported."""
+SURVEY_GROSS_LOG_ERROR = 1.6
+"""`OutlierConfig.gross_log_error` of a survey: a factor of 5, because the relative depth errs more
+along a length than at a pixel."""
+SURVEY_ROUNDS = 2
+"""Times that the rows of a survey are linearised at the mode without the outliers found before."""
 PRIOR_STD_CELLS = 80
 """Cells along the longer side at which the prior standard deviation is computed."""
 ONE_THREAD_PIXELS = 1 << 20
 """Images with more pixels use torch's own threads beside those of `runtime.threads`."""
-STATE_TERMS = ("global", "mean", "modes")
-"""Linear terms whose coefficients do not depend on the single image."""
-MIN_STATE_VARIANCE = 1e-12
-"""Added to the variances of a state, so that they can be inverted."""
-
-
-@dataclass(frozen=True, eq=False)
-class LinearState:
-    """Normal distribution of the coefficients of `STATE_TERMS`, in the order of these terms in
-    `LINEAR_TERMS`."""
-
-    mean: Float64[Tensor, " s"]
-    covariance: Float64[Tensor, "s s"]
-
-    @staticmethod
-    def columns(width: int) -> Int64[Tensor, " s"]:
-        """The columns of H that belong to these terms, of so many in all."""
-        every = torch.arange(width)
-        return torch.cat([every[linear_columns(width)[name]] for name in STATE_TERMS])
-
-    @staticmethod
-    def expected(size: int) -> Float64[Tensor, " s"]:
-        """Prior mean of so many coefficients."""
-        mean = torch.zeros(size, dtype=torch.float64)
-        mean[1] = 1.0  # the weight of the mean function
-        return mean
-
-    def as_prior(self, kernel: Kernel) -> tuple[LinearPrior, Float64[Tensor, ""]]:
-        """The prior of θ under a kernel, and the offset: the expected global log-scale."""
-        width = len(self.mean) + sum(t.width for t in LINEAR_TERMS if t.name not in STATE_TERMS)
-        columns, stds = self.columns(width), kernel.linear_stds(width)
-        unit, offset = torch.where(stds > 0, stds, 1.0)[columns], self.mean[0]
-        expected = self.expected(len(unit))
-        expected[0] = offset
-        prior = LinearPrior(torch.zeros(width).double(), torch.eye(width).double())
-        prior.mean[columns] = (self.mean - expected) / unit
-        covariance = self.covariance / (unit[:, None] * unit)
-        covariance = covariance + MIN_STATE_VARIANCE * torch.eye(len(unit)).double()
-        prior.precision[columns[:, None], columns] = covariance.inverse()
-        return prior, offset
+MAX_FACTOR = 3.0
+"""Largest calibration factor of an image: one anchor that nothing explains is no reason to doubt
+the measured pixels."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +80,8 @@ class FieldPrior:
 
     shift: Shift | None = None
     """Prior of the shift of an affine-invariant map; None for that of the model."""
-    linear: LinearState | None = None
-    """Prior of coefficients of the linear part; None for that of the kernel."""
+    linear: Callable[[Kernel], LinearPrior] | None = None
+    """Prior of the linear part under a kernel; None for the kernel's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +99,10 @@ class FieldPosterior:
     """What the search found among the observations; None if nothing was looked for."""
     shift: Shift | None = None
     """Posterior of the shift of an affine-invariant map."""
-    shift_prior: Shift | None = None
+    survey: Survey | None = None
+    """Measurements of other kinds than readings; their rows come after those of the readings."""
+    converged: bool = True
+    """Whether the depths that fit the survey best were found."""
 
     @property
     def image(self) -> ImageInputs:
@@ -144,6 +125,9 @@ class FieldPosterior:
         self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
         """Mean and calibrated standard deviation of ℓ at single pixels."""
+        if self.survey is not None:
+            joint = self.joint(rows, columns)
+            return joint.mean, joint.covariance.diagonal().sqrt()
         mean, variance = self.fit.predict(rows, columns)
         prior = self.fit.kernel.features(self.image.pixels(rows, columns)).amplitude
         return mean, self.fit.calibration.std(variance, prior.square().sum(dim=-1))
@@ -151,16 +135,30 @@ class FieldPosterior:
     def joint(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> JointPosterior:
         """Mean and calibrated covariance of ℓ at a list of pixels."""
         with one_thread():
-            return self.fit.joint(rows, columns)
+            return explain.joint(self.fit, rows, columns)
+
+    def draws(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], count: int
+    ) -> tuple[Float64[Tensor, "d m"], Float64[Tensor, "d 3"]]:
+        """Log-depth minus its mean at pixels, and ψ of `geometry.survey`: the mean, then draws."""
+        device = self.image.device
+        with one_thread():
+            joint = explain.joint(self.fit, rows.to(device), columns.to(device), with_camera=True)
+        values, vectors = torch.linalg.eigh(joint.covariance.cpu())
+        normal = np.random.default_rng(0).standard_normal((count + 1, len(values)))
+        normal[0] = 0
+        drawn = torch.from_numpy(normal) @ (vectors * values.clamp(min=0).sqrt()).mT
+        m = len(rows)
+        return drawn[:, :m], drawn[:, m:] + joint.mean[m:].cpu()
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to the mean, by name."""
-        return self.fit.parts()
+        return explain.parts(self.fit)
 
     def influence(self, row: int, column: int) -> Float64[np.ndarray, " n"]:
         """∂E[ℓ]/∂yᵢ at a pixel, for each given measurement."""
         mask = self.readings.mask
-        weights = self.fit.smoother_weights(row, column)
+        weights = explain.smoother_weights(self.fit, row, column)
         precision = torch.where(mask, self.readings.noise**-2, 0.0)
         total = torch.zeros_like(weights).index_add(0, self.group, precision)
         share = precision / total[self.group].clamp(min=TINY)
@@ -183,8 +181,11 @@ class FieldPosterior:
             reason, found = "contradicted by the others", marked(self.outliers.rejected)
             rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
             warnings = self.outliers.warnings(anchors, marked)
-        if self.shift is not None and self.shift_prior is not None:
-            warnings += shift_warnings(self.shift, self.shift_prior)
+            warnings += survey_warnings(self.survey_report())
+        if not self.converged:
+            warnings += (Warning("measurements_not_converged", NOT_CONVERGED),)
+        if self.shift is not None and self.image.shift_prior is not None:
+            warnings += shift_warnings(self.shift, self.image.shift_prior)
         return rejected, warnings
 
     @property
@@ -197,11 +198,7 @@ class FieldPosterior:
     def leave_one_out(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
         """Residual of each measured log-depth from what those of other pixels predict, and its
         calibrated standard deviation; rejected ones included."""
-        linear, (inputs, y, noise, mask) = self.fit.linear, self.fit.observations
-        predicted, variance = y - linear.loo_residual, linear.loo_std**2 - noise**2
-        if not bool(mask.all()):
-            uv = self.image.pixel_uv(inputs.position[~mask]).round().long()
-            predicted[~mask], variance[~mask] = self.fit.predict(uv[:, 1], uv[:, 0])
+        y, (predicted, variance) = self.fit.observations.y, self.predicted_by_others()
         # The distance of an outlier is measured by its own noise, not by the increased one.
         own = self.readings.noise**2
         std = (variance.clamp(min=0)[self.group] + own).clamp(min=TINY).sqrt()
@@ -209,6 +206,47 @@ class FieldPosterior:
         residual = own_y - predicted[self.group]
         std = std * self.fit.calibration.at_anchors
         return residual.cpu().numpy(), std.cpu().numpy()
+
+    def predicted_by_others(self) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """Mean and variance of the target of each observation given the others; rejected ones
+        included."""
+        linear, (inputs, y, noise, mask) = self.fit.linear, self.fit.observations
+        predicted, variance = y - linear.loo_residual, linear.loo_std**2 - noise**2
+        if bool(mask.all()):
+            return predicted, variance
+        if self.survey is not None:
+            index = mask.nonzero()[:, 0]
+            joint = explain.conditional(self.fit, inputs[~mask], index)
+            predicted[~mask], variance[~mask] = joint.mean, joint.covariance.diagonal()
+        else:
+            uv = self.image.pixel_uv(inputs.position[~mask]).round().long()
+            predicted[~mask], variance[~mask] = self.fit.predict(uv[:, 1], uv[:, 0])
+        return predicted, variance
+
+    def survey_report(self) -> tuple[MeasurementReport, ...]:
+        """What the others say of each measurement of the survey."""
+        if self.survey is None:
+            return ()
+        n = len(self.fit.observations.y) - len(self.survey.owner)
+        predicted, variance = (x[n:].cpu() for x in self.predicted_by_others())
+        error = predicted - self.fit.observations.y[n:].cpu()
+        std = variance.clamp(min=0).sqrt() * self.fit.calibration.at_anchors
+        none = torch.zeros(len(error), dtype=torch.bool)
+        rejected = downweighted = none
+        if self.outliers is not None:
+            rejected, downweighted = self.outliers.rejected[n:], self.outliers.downweighted[n:]
+        found = []
+        for i, measured in enumerate(self.survey.measured):
+            rows = (self.survey.owner == i).nonzero()[:, 0]
+            code = "outlier" if rejected[rows].any() else ""
+            code = code or ("downweighted" if downweighted[rows].any() else "")
+            value: tuple[float, ...] = ()
+            if measured.degree > 0 and not measured.bound:
+                row = int(rows[0])
+                log_value = float(self.survey.targets.value[row] + error[row])
+                value = math.exp(min(log_value, MOST_LOG)), float(std[row])
+            found.append(MeasurementReport(str(measured), code, *value))
+        return tuple(found)
 
     @property
     def merged_log_depth(self) -> Float[Tensor, " m"]:
@@ -225,14 +263,26 @@ class FieldPosterior:
         (residual, _), used = self.leave_one_out(), self.marked(mask)
         return tuple((-residual[used[used < count]]).tolist())
 
-    def state(self) -> LinearState:
-        """The coefficients of `STATE_TERMS`."""
-        linear, coefficients = self.fit.linear, self.fit.coefficients()
-        columns = LinearState.columns(len(linear.weights))
-        stds = self.fit.kernel.linear_stds(len(linear.weights))[columns]
-        covariance = linear.covariance.cpu()[columns[:, None], columns] * stds[:, None] * stds
-        mean = torch.cat([coefficients[name].reshape(-1) for name in STATE_TERMS])
-        return LinearState(mean.double().cpu(), covariance.double())
+    def held_out_log(
+        self, fold: Int64[np.ndarray, " n"], most: int = 128
+    ) -> Float64[np.ndarray, " h"]:
+        """log D̂ − log depth at used measurements, at most so many, D̂ predicted by those of other
+        folds. With more measurements than a block holds, the linear part stays that of all."""
+        observed, config = self.fit.observations, self.fit.config
+        folds = torch.zeros_like(observed.mask, dtype=torch.long)
+        folds[self.group] = torch.from_numpy(fold).to(folds.device)
+        used = observed.mask.nonzero()[:, 0]
+        tested = used[:: 1 + (len(used) - 1) // most]
+        uv = self.image.pixel_uv(observed.inputs.position).round().long()
+        few, predicted = len(used) <= config.block_size, torch.zeros_like(observed.y)
+        for k in folds[tested].unique():
+            rest = observed._replace(mask=observed.mask & (folds != k))
+            out = tested[folds[tested] == k]
+            fitted = dataclasses.replace(self.fit, observations=rest)
+            if few:
+                fitted = fit(self.fit.kernel, self.image, rest, config)
+            predicted[out] = fitted.predict(uv[out, 1], uv[out, 0])[0].to(predicted.dtype)
+        return (predicted - observed.y)[tested].cpu().numpy()
 
     def recovery(
         self,
@@ -254,10 +304,12 @@ class FieldPosterior:
             rejected=rejected + found[0],
             warnings=warnings + found[1],
             leave_one_out_log=self.leave_one_out_log(len(anchors)),
+            measurements=self.survey_report(),
             std_log=field.std,
             support=field.support,
             weights=self.fit.coefficients()["modes"].float(),
             basis_maps=self.image.maps.modes[0],
+            posterior=self,
         )
 
 
@@ -268,18 +320,26 @@ def condition(
     *,
     prior: FieldPrior | None = None,
     robust: bool = True,
+    survey: Survey | None = None,
     scale_prior: ScalePrior = "none",
     config: InferenceConfig | None = None,
     editor: FieldEditor | None = None,
     lattice: Lattice | None = None,
 ) -> FieldPosterior:
-    """The field given measurements.
+    """The field given measurements: readings of depth, and a survey of those of other kinds.
 
     `robust`: whether outliers are looked for. `editor` keeps what an edit of the measurements does
     not change. With a `lattice` no shape depends on the measurements and nothing waits for a GPU.
     """
     config, prior, static = config or InferenceConfig(), prior or FieldPrior(), lattice is not None
     merged, group = readings.merged(static=static)
+    given, converged = None if survey is None else SurveyReadings(merged, survey), True
+    if given is not None:  # every pixel sees all of them
+        size = max(config.block_size, given.count)
+        search = dataclasses.replace(config.outliers, gross_log_error=SURVEY_GROSS_LOG_ERROR)
+        config = dataclasses.replace(config, block_size=size, neighbours=size, outliers=search)
+        if not given.fixes_scale:
+            scale_prior = "learned"
 
     def split(observed: Observations) -> Blocks:
         height, width = image.shape
@@ -295,39 +355,53 @@ def condition(
             model.kernel, observed, blocks, config.outliers, copies=copies, static=static, memo=memo
         )
 
+    def observe(image: ImageInputs, most: int | None = None) -> Observations:
+        """What the Gaussian process sees of the measurements, or of at most so many."""
+        nonlocal converged
+        if given is None:
+            return image.observe(merged if most is None else merged.thinned(most))
+        observed, _ = given.observe(image)
+        for _ in range(SURVEY_ROUNDS):
+            found = outliers_of(observed, split(observed))
+            used = observed if found is None else found.apply(observed)
+            kernel = kernel_of_image(model.kernel, used, model.error_scales, config.block_size)
+            observed, converged = given.observe(image, kernel, used)
+        return observed
+
     with one_thread():  # small matrices
         shift = None
         if image.affine is not None:
             # Outliers are looked for with the prior of the shift as a part of the kernel, so that
             # an unknown shift does not make outliers of good measurements.
-            expected, few = prior.shift or model.shift_prior, merged.thinned(config.block_size)
-            observed = image.with_shift(expected).observe(few)
+            expected, few = prior.shift or image.shift_prior, merged.thinned(config.block_size)
+            assert expected is not None
+            observed = observe(image.with_shift(expected), config.block_size)
             found = outliers_of(observed, split(observed))
             observed = observed if found is None else found.apply(observed)
-            shift = expected if not static and not merged.mask.any() else shift_posterior(
-                model.kernel, image.affine, observed, (few.rows, few.columns),
+            pixels = (few.rows, few.columns) if given is None else given.pixels
+            shift = expected if not static and not observed.mask.any() else shift_posterior(
+                model.kernel, image.affine, observed, pixels,
                 prior=expected, scales=model.error_scales,
             )  # fmt: skip
             shift = shift if static else Shift(float(shift.mean), float(shift.std))
             image = image.with_shift(shift)
-        observed = image.observe(merged)
+        observed = observe(image)
         noise, blocks = observed.noise, split(observed)
         found = outliers_of(observed, blocks, None if editor is None else editor.outliers)
         observed = observed if found is None else found.apply(observed)
         kernel = kernel_of_image(model.kernel, observed, model.error_scales, config.block_size)
-        offset = linear = None
+        linear = None if prior.linear is None else prior.linear(kernel)
         if scale_prior == "learned":
             kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
-            offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
-        elif prior.linear is not None:
-            linear, offset = prior.linear.as_prior(kernel)
+            level = image.maps.expected_log_depth[0].double() - image.log_depth_median
+            linear = LinearPrior.unit(level, kernel.linear_width(observed.inputs))
         fitted = fit(
             kernel, image, observed, config,
-            blocks=blocks, offset=offset, prior=linear, lattice=lattice, static=static,
+            blocks=blocks, prior=linear, lattice=lattice, static=static,
             memo=None if editor is None else editor.solutions,
         )  # fmt: skip
         fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")
-    return FieldPosterior(fitted, readings, group, noise, found, shift, model.shift_prior)
+    return FieldPosterior(fitted, readings, group, noise, found, shift, survey, converged)
 
 
 def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> FieldFit:
@@ -338,13 +412,30 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     total = sum_abs_z(linear.loo_residual, loo_std)
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
-    factor = factor * n.clamp(min=1).double() ** -model.std_decay
-    prior = fitted.features.amplitude.square().sum(dim=-1).clamp(min=TINY)
+    factor = factor.clamp(max=MAX_FACTOR) * n.clamp(min=1).double() ** -model.std_decay
+    prior = fitted.kernel.prior_variance(fitted.features).clamp(min=TINY)
     remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
     calibration = Calibration(
         model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY)
     )
     return dataclasses.replace(fitted, calibration=calibration)
+
+
+def survey_warnings(reports: tuple[MeasurementReport, ...]) -> tuple[Warning, ...]:
+    """A warning of each code about measurements that the others contradict."""
+    texts = {
+        "outlier": "not used, because the others contradict them",
+        "downweighted": "used with less weight, because the others contradict them",
+    }
+    warnings = []
+    for code, text in texts.items():
+        if listed := [r for r in reports if r.code == code]:
+            named = "; ".join(
+                r.measurement + ("" if r.predicted is None else f", predicted {r.predicted:.3g}")
+                for r in listed
+            )
+            warnings.append(Warning(f"measurements_{code}", f"{text}: {named}"))
+    return tuple(warnings)
 
 
 def shift_warnings(shift: Shift, prior: Shift) -> tuple[Warning, ...]:
@@ -378,7 +469,7 @@ def expected_recovery(
     log_scale = mean + (maps.expected_log_depth[0] - image.log_depth_median)
     cells = grid_shape(*shape, PRIOR_STD_CELLS)
     inputs, _ = image.cells(cells)
-    variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
+    variance = model.prior_kernel.variance(inputs) - model.kernel.constant_std**2
     variance = model.scale_prior_std**2 + model.std_scale**2 * variance
     std_log = upsample(variance.sqrt().float().reshape(1, 1, *cells), shape)[0, 0]
     factor = math.exp(float(std_log.median()))
@@ -394,6 +485,6 @@ def expected_recovery(
         kind=mde_output.kind,
         warnings=(warning,),
         std_log=std_log,
-        shift=image.shift_interval(model.shift_prior),
+        shift=image.shift_interval(image.shift_prior),
         basis_maps=maps.modes[0],
     )

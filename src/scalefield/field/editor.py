@@ -16,12 +16,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.field.blocks import Memo
+from scalefield.field.kernel import KernelInputs
+from scalefield.field.lattice import Window
 from scalefield.field.observations import Observations
 from scalefield.field.posterior import FieldFit, LocalSystems, RenderedField
-from scalefield.runtime.threads import map_threads, one_thread
+from scalefield.runtime.threads import one_thread
 
-CHUNK_CELLS = 64
-"""Cells that one thread evaluates at once."""
 CHUNK_ANCHORS = 256
 """New anchors whose distances are held at once."""
 TIE_TOLERANCE = 1e-5
@@ -80,9 +80,9 @@ class FieldMemory:
         self.systems, self.reach_px = self.solve(nodes)
         """At all nodes, solved for the columns y − μ, 1 and H; and the distance of each node's
         farthest neighbour, infinite if it has fewer than k."""
-        columns, cells = self.systems.solved.shape[2], len(fit.lattice.corners)
-        self.sums = torch.empty(columns + 2, cells, fit.lattice.cell_px**2)
-        """What `FieldFit.cell_sums` returns for each cell."""
+        self.sums = torch.empty(self.systems.solved.shape[2] + 2, *fit.image.shape)
+        """The terms of E[ℓ], without θ and the offset, and the last two rows of
+        `FieldFit.cell_sums`, at every pixel."""
         self.evaluate(nodes)
 
     def is_compatible(self, fit: FieldFit) -> bool:
@@ -104,11 +104,10 @@ class FieldMemory:
 
     def render(self) -> RenderedField:
         """The maps of the last fit."""
-        fit, lattice, linear = self.fit, self.fit.lattice, self.fit.linear
-        theta = torch.cat([linear.offset.new_ones(1), -linear.offset[None], -linear.weights])
-        pixels = torch.einsum("r,rcp->cp", theta.float(), self.sums[:-2])
-        mean = fit.image.linear_map(fit.coefficients()) + lattice.image(pixels)
-        prior, bound = lattice.image(self.sums[-2:])
+        fit, linear = self.fit, self.fit.linear
+        theta = torch.cat([linear.offset.new_ones(1), linear.offset[None], linear.weights])
+        mean = torch.einsum("r,rhw->hw", theta.float(), self.sums[:-2])
+        prior, bound = self.sums[-2:]
         return fit.rendered(mean, prior, bound, self.systems)
 
     def changed_nodes(self, fit: FieldFit) -> Int64[Tensor, " a"]:
@@ -143,17 +142,24 @@ class FieldMemory:
 
     def evaluate(self, nodes: Int64[Tensor, " a"]) -> None:
         """Evaluate the cells at nodes."""
-        self.nodes_solved, corners = len(nodes), self.fit.lattice.corners
+        self.nodes_solved, fit = len(nodes), self.fit
         changed = torch.zeros(len(self.reach_px), dtype=torch.bool)
         changed[nodes] = True
-        sums = self.fit.cell_sums(self.systems)
+        cells = changed[fit.lattice.corners].any(dim=1).nonzero()[:, 0]
+        stationary = fit.blended(self.systems, linear=False)
 
-        def evaluate(cells: Int64[Tensor, " c"]) -> None:
-            self.sums[:, cells] = sums(cells)
+        def evaluate(inputs: KernelInputs, window: Window) -> Float[Tensor, "r h w"]:
+            # E[ℓ] = μ + offset + Hθ + Σ k(x, aᵢ) C⁻¹(y − μ − offset − Hθ)
+            maps, H = stationary(inputs, window), fit.kernel.linear_features(inputs).mT
+            whole = torch.cat([inputs.mean[None], torch.ones_like(H[:1]), H])
+            maps[1:-2].neg_()
+            maps[:-2] += whole.unflatten(1, window.shape)
+            return maps
 
-        cells = changed[corners].any(dim=1).nonzero()[:, 0]
         if len(cells):
-            map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
+            windows = fit.lattice.windows(fit.pixels_at_once, cells)
+            for window, part in fit.of_windows(evaluate, windows):
+                self.sums[:, window.rows, window.columns] = part
 
 
 def matches(now: Observations, before: Observations) -> Int64[Tensor, " n"]:

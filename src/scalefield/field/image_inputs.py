@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,13 +14,7 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from scalefield.basis.grids import sample, upsample
-from scalefield.field.kernel import (
-    LINEAR_TERMS,
-    PLANE_LEVEL,
-    KernelInputs,
-    LinearTerm,
-    bounded_relative_depth,
-)
+from scalefield.field.kernel import KernelInputs
 from scalefield.field.observations import Observations, Readings
 from scalefield.field.shift import AffineMap, Shift
 from scalefield.mde.output import MDEOutput
@@ -71,16 +64,14 @@ class FieldMaps(NamedTuple):
     expected_log_depth: Float[Tensor, " b"]
     """Expected log-depth in metres of the image's median pixel."""
     layout: ChannelLayout
+    shift: Float[Tensor, "b 2"] | None = None
+    """Mean and standard deviation of the shift t that affine-invariant disparity of such an image
+    has; None from networks that do not predict it."""
 
     @property
     def modes(self) -> Float[Tensor, "b k h w"]:
         """E."""
         return self.maps[:, : self.layout.modes]
-
-    @property
-    def term_maps(self) -> Float[Tensor, "b c h w"]:
-        """φ and a: the channels of the stationary terms."""
-        return self.maps[:, self.layout.modes : -1]
 
     @property
     def mean(self) -> Float[Tensor, "b 1 h w"]:
@@ -106,6 +97,8 @@ class ImageInputs:
     """The map whose shift is unknown; None for maps that are known up to a scale."""
     shift: Float[Tensor, "h w"] | None = None
     """Change of log D_MDE for one standard deviation of that shift."""
+    shift_prior: Shift | None = None
+    """What is known of that shift before any measurement."""
 
     @cached_property
     def shape(self) -> tuple[int, int]:
@@ -136,48 +129,6 @@ class ImageInputs:
         height, width = self.shape
         u, v = (position * self.unit_px).unbind(dim=1)
         return torch.stack([u + (width - 1) / 2, v + (height - 1) / 2], dim=1)
-
-    def plane(self, coefficients: Float[Tensor, " 3"]) -> Float[Tensor, "h w"]:
-        """coefficientsᵀq at every pixel, with q its `KernelInputs.plane`."""
-        height, width = self.shape
-        u, v = (
-            (torch.arange(size, device=self.device) - (size - 1) / 2) / self.unit_px
-            for size in (width, height)
-        )
-        over_u, over_v, level = coefficients
-        plane = over_v * v[:, None] + over_u * u + level * PLANE_LEVEL
-        return plane * bounded_relative_depth(self.log_depth)
-
-    def linear_map(self, coefficients: Mapping[str, Float[Tensor, " _"]]) -> Float[Tensor, "h w"]:
-        """The linear part of E[ℓ] at every pixel, from the coefficients of its terms by name."""
-        on_grid: Any = 0.0
-        at_pixels: Any = 0.0
-        for term in self.linear_terms:
-            part = term.map(self, coefficients[term.name].float())
-            on_grid, at_pixels = (
-                (on_grid + part, at_pixels) if term.on_grid else (on_grid, at_pixels + part)
-            )
-        return upsample(on_grid, self.shape)[0, 0] + at_pixels
-
-    def linear_parts(
-        self, coefficients: Mapping[str, Float[Tensor, " _"]]
-    ) -> dict[str, Float[Tensor, "h w"]]:
-        """Maps that sum to `linear_map`, by name; the modes one by one."""
-        parts = {}
-        for term in self.linear_terms:
-            values = coefficients[term.name].float()
-            names = {term.name: values}
-            if term.name == "modes":
-                names = {f"mode {k + 1}": row for k, row in enumerate(torch.diag(values))}
-            for name, each in names.items():
-                part = term.map(self, each)
-                parts[name] = upsample(part, self.shape)[0, 0] if term.on_grid else part
-        return parts
-
-    @cached_property
-    def linear_terms(self) -> tuple[LinearTerm, ...]:
-        """The linear terms that this image has: the shift only where it is unknown."""
-        return tuple(t for t in LINEAR_TERMS if t.name != "shift" or self.shift is not None)
 
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
@@ -232,6 +183,28 @@ class ImageInputs:
         log_depth = self.mde_depth[rows, columns].double().log() - self.log_depth_median
         shift = None if self.shift is None else self.shift[rows, columns].double()
         position = self.position(rows.double(), columns.double())
+        return self.maps.layout.kernel_inputs(position, log_depth, values, shift)
+
+    @cached_property
+    def wide_maps(self) -> Float[Tensor, "c hg w"]:
+        """The network's maps, interpolated along the rows of its grid."""
+        return upsample(self.maps.maps.float(), (self.maps.maps.shape[2], self.shape[1]))[0]
+
+    def window(self, rows: slice, columns: slice) -> KernelInputs:
+        """The kernel's inputs at every pixel of some rows and columns, row by row, in float32. In
+        memory the pixels come last."""
+        (height, width), size = self.shape, self.wide_maps.shape[1]
+        low, high = ((row + 0.5) * size / height - 0.5 for row in (rows.start, rows.stop - 1))
+        near = slice(max(math.floor(low), 0), math.floor(high) + 2)
+        v, u = (torch.arange(x.start, x.stop, device=self.device) for x in (rows, columns))
+        at = ((v + 0.5) * (size / height) - 0.5).clamp(0, size - 1)
+        index = torch.arange(size, device=self.device)[near]
+        weights = (1 - (at[:, None] - index).abs()).clamp(min=0)
+        values = (weights @ self.wide_maps[:, near, columns]).flatten(1).mT
+        centred = torch.broadcast_tensors(u - (width - 1) / 2, v[:, None] - (height - 1) / 2)
+        position = torch.stack(centred).flatten(1).mT / self.unit_px
+        shift = None if self.shift is None else self.shift[rows, columns].flatten()
+        log_depth = self.log_depth[rows, columns].flatten()
         return self.maps.layout.kernel_inputs(position, log_depth, values, shift)
 
     def observe(self, readings: Readings) -> Observations:

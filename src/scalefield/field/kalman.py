@@ -8,20 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
-from scalefield.field.condition import (
-    FieldPosterior,
-    FieldPrior,
-    LinearState,
-    condition,
-    expected_recovery,
-)
+from scalefield.field.blocks import LinearPrior
+from scalefield.field.condition import FieldPosterior, FieldPrior, condition, expected_recovery
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import LINEAR_TERMS, Kernel, linear_columns
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.observations import Readings
 from scalefield.field.shift import Shift
@@ -39,16 +35,75 @@ CHANGED_LOG_DEPTH = 0.05
 """Change of log D_MDE at a pixel beyond which its measurement is no longer used."""
 MOST_KEPT = 1000
 """Measurements of earlier frames that are kept."""
+STATE_TERMS = ("global", "mean", "modes")
+"""Linear terms whose coefficients do not depend on the single image."""
+MIN_VARIANCE = 1e-12
+"""Added to the variances of a state, so that they can be inverted."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearState:
+    """Normal distribution of the coefficients of `STATE_TERMS`, in the order of these terms in
+    `LINEAR_TERMS`."""
+
+    mean: Float64[Tensor, " s"]
+    covariance: Float64[Tensor, "s s"]
+
+    @classmethod
+    def of(cls, posterior: FieldPosterior) -> LinearState:
+        """That of a frame."""
+        linear, coefficients = posterior.fit.linear, posterior.fit.coefficients()
+        columns, stds = cls.columns(len(linear.weights)), cls.prior_std(posterior)
+        covariance = linear.covariance.cpu()[columns[:, None], columns] * stds[:, None] * stds
+        mean = torch.cat([coefficients[name].reshape(-1) for name in STATE_TERMS])
+        return cls(mean.double().cpu(), covariance.double())
+
+    @staticmethod
+    def columns(width: int) -> Int64[Tensor, " s"]:
+        """The columns of H that belong to these terms, of so many in all."""
+        every = torch.arange(width)
+        return torch.cat([every[linear_columns(width)[name]] for name in STATE_TERMS])
+
+    @classmethod
+    def prior_std(cls, posterior: FieldPosterior) -> Float64[Tensor, " s"]:
+        """Prior deviations of the coefficients in a frame."""
+        width = len(posterior.fit.linear.weights)
+        return posterior.fit.kernel.linear_stds(width)[cls.columns(width)]
+
+    @property
+    def expected(self) -> Float64[Tensor, " s"]:
+        """Prior mean of the coefficients."""
+        mean = torch.zeros_like(self.mean)
+        mean[1] = 1.0  # the weight of the mean function
+        return mean
+
+    def as_prior(self, kernel: Kernel) -> LinearPrior:
+        """The prior of θ under a kernel, around the expected global log-scale."""
+        width = len(self.mean) + sum(t.width for t in LINEAR_TERMS if t.name not in STATE_TERMS)
+        columns, stds = self.columns(width), kernel.linear_stds(width)
+        unit, prior = (
+            torch.where(stds > 0, stds, 1.0)[columns],
+            LinearPrior.unit(self.mean[0], width),
+        )
+        around = (self.mean - self.expected) / unit
+        around[0] = 0
+        prior.mean[columns] = around
+        covariance = self.covariance / (unit[:, None] * unit)
+        covariance = covariance + MIN_VARIANCE * torch.eye(len(unit)).double()
+        prior.precision[columns[:, None], columns] = covariance.inverse()
+        return prior
 
 
 @dataclass(frozen=True, eq=False)
 class StreamState:
     """What a stream knows after a frame."""
 
-    posterior: FieldPrior
-    """Shift and coefficients, given all frames."""
+    shift: Shift | None
+    """Posterior of the shift of an affine-invariant map, given all frames."""
+    linear: LinearState
+    """That of the coefficients."""
     prior: FieldPrior
-    """The same before the measurements that are kept."""
+    """Both before the measurements that are kept."""
     kept: Readings
     """The measurements since the camera came to stand still, with the noise that they have now."""
     kept_log_depth: Float[Tensor, " n"]
@@ -152,13 +207,12 @@ class FieldFilter:
         assert self.state is not None
         if not bool(readings.mask.any()):
             return None
-        shift, linear = self.state.posterior.shift, self.state.posterior.linear
-        assert linear is not None
+        shift = self.state.shift
         image = image if shift is None or image.affine is None else image.with_shift(shift)
         inputs, y, _, mask = image.observe(readings)
         features = model.kernel.linear_features(inputs)
-        expected, offset = linear.as_prior(model.kernel)
-        log_scale = offset + inputs.mean + features @ expected.mean.to(features)
+        expected = self.state.linear.as_prior(model.kernel)
+        log_scale = expected.offset + inputs.mean + features @ expected.mean.to(features)
         apart = float((y - log_scale)[mask].quantile(0.5))
         return math.exp(apart) if abs(apart) > self.inference.outliers.gross_log_error else None
 
@@ -176,7 +230,8 @@ class FieldFilter:
         if log_depth.shape == state.log_depth.shape:
             change = float((log_depth - state.log_depth).abs().median())
         if change >= STILL_LOG_DEPTH:
-            return self.drifted(state, model), *nothing
+            shift, linear = self.drifted(state, model)
+            return FieldPrior(shift, linear.as_prior), *nothing
         kept = state.kept
         now = log_depth[kept.rows, kept.columns]
         measured_again = torch.isin(pixel_index(kept, image), pixel_index(readings, image))
@@ -185,22 +240,18 @@ class FieldFilter:
         kept = Readings(*(x[same] for x in kept._replace(noise=noise)))
         return state.prior, kept, state.kept_log_depth[same]
 
-    def drifted(self, state: StreamState, model: FieldModel) -> FieldPrior:
+    def drifted(self, state: StreamState, model: FieldModel) -> tuple[Shift | None, LinearState]:
         """The state one frame later: the scale drifts, the weights decay towards their prior."""
-        shift, linear = state.posterior.shift, state.posterior.linear
-        assert linear is not None
+        shift, linear, expected = state.shift, state.linear, state.linear.expected
         if shift is not None:
             widest = model.shift_prior.std
             shift = Shift(shift.mean, min(math.hypot(shift.std, SHIFT_DRIFT), widest))
         keep = torch.full_like(linear.mean, 1 - self.decay)
         keep[0] = 1.0
-        expected = LinearState.expected(len(linear.mean))
         added = (1 - keep**2) * state.prior_std**2
         added[0] = self.drift**2
         covariance = keep[:, None] * linear.covariance * keep + torch.diag(added)
-        return FieldPrior(
-            shift, LinearState(expected + keep * (linear.mean - expected), covariance)
-        )
+        return shift, LinearState(expected + keep * (linear.mean - expected), covariance)
 
     def next_state(
         self,
@@ -212,15 +263,14 @@ class FieldFilter:
         """The state after a frame; `log_depth` is log D_MDE at the pixels of its measurements."""
         used = torch.from_numpy(posterior.marked(posterior.fit.observations.mask)).to(image.device)
         used = used[thin_index(len(used), MOST_KEPT)]
-        width = len(posterior.fit.linear.weights)
-        stds = posterior.fit.kernel.linear_stds(width)[LinearState.columns(width)]
         return StreamState(
-            posterior=FieldPrior(posterior.shift, posterior.state()),
+            shift=posterior.shift,
+            linear=LinearState.of(posterior),
             prior=prior,
             kept=Readings(*(x[used] for x in posterior.readings)),
             kept_log_depth=log_depth[used],
             log_depth=image.mde_depth.log(),
-            prior_std=stds,
+            prior_std=LinearState.prior_std(posterior),
             contradicted=0 if self.state is None else self.state.contradicted,
         )
 

@@ -22,17 +22,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, overload
 
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from scalefield.errors import InputError
-
-if TYPE_CHECKING:
-    from scalefield.field.image_inputs import ImageInputs
 
 Family = Literal["rbf", "exponential"]
 
@@ -67,6 +64,17 @@ class KernelInputs:
     def __len__(self) -> int:
         return self.log_depth.shape[-1]
 
+    @property
+    def level(self) -> Float[Tensor, "*b n"]:
+        """How much of the global log-scale each of them has: all of it."""
+        return torch.ones_like(self.log_depth)
+
+    def changed(self, log_depth: Float[Tensor, "t n"], level: Float[Tensor, "t 1"]) -> KernelInputs:
+        """The inputs for several changes of log D_MDE and of its median, the shift being known."""
+        every = {name: x.expand(len(level), *x.shape) for name, x in vars(self).items()}
+        every["log_depth"] = self.log_depth + log_depth - level
+        return KernelInputs(**{**every, "shift": torch.zeros_like(log_depth)})
+
     def __getitem__(self, index: Tensor | slice | int) -> KernelInputs:
         """The inputs at an index of the first axis."""
         return KernelInputs(*(values[index] for values in vars(self).values()))
@@ -85,6 +93,61 @@ class KernelInputs:
     def to(self, dtype: torch.dtype) -> KernelInputs:
         """The same inputs in another precision."""
         return KernelInputs(*(values.to(dtype) for values in vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
+class SumInputs:
+    """What the kernel is evaluated on for n weighted sums of the log-scales of m pixels, to which
+    unit normal numbers of the camera are added with weights of their own."""
+
+    pixels: KernelInputs
+    weights: Float64[Tensor, "n m"]
+    camera: Float64[Tensor, "n 3"]
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, index: Tensor | slice | int) -> SumInputs:
+        """The sums at an index."""
+        return SumInputs(self.pixels, self.weights[index], self.camera[index])
+
+    def sum(self, values: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
+        """The weighted sums of values at the pixels."""
+        return (self.weights @ values[..., None])[..., 0]
+
+    @property
+    def level(self) -> Float[Tensor, "*b n"]:
+        """How much of the global log-scale each sum has."""
+        return self.sum(self.pixels.level)
+
+    @property
+    def log_depth(self) -> Float[Tensor, "*b n"]:
+        """The sums of d."""
+        return self.sum(self.pixels.log_depth)
+
+    @property
+    def mean(self) -> Float[Tensor, "*b n"]:
+        """The sums of μ."""
+        return self.sum(self.pixels.mean)
+
+    @property
+    def modes(self) -> Float[Tensor, "*b n k"]:
+        """The sums of E."""
+        return self.weights @ self.pixels.modes
+
+    @property
+    def position(self) -> Float[Tensor, "n 2"]:
+        """The position of a sum that is one pixel's log-scale; infinite for the others."""
+        single = (self.weights != 0).sum(dim=1) == 1
+        position = self.pixels.position[self.weights.abs().argmax(dim=1)]
+        return torch.where((single & (self.level == 1))[:, None], position, torch.inf)
+
+    def changed(self, log_depth: Float[Tensor, "t m"], level: Float[Tensor, "t 1"]) -> SumInputs:
+        """`KernelInputs.changed` of the pixels."""
+        return SumInputs(self.pixels.changed(log_depth, level), self.weights, self.camera)
+
+
+Inputs: TypeAlias = KernelInputs | SumInputs
 
 
 class ScaleFactors(NamedTuple):
@@ -110,6 +173,29 @@ class TermFeatures(NamedTuple):
         """The features at an index of the first axis."""
         return TermFeatures(self.z[index], self.amplitude[index])
 
+    def masked(self, mask: Bool[Tensor, "*b n"]) -> TermFeatures:
+        """The same without what the terms explain outside a mask."""
+        return TermFeatures(self.z, self.amplitude * mask[..., None])
+
+
+class SumFeatures(NamedTuple):
+    """Inputs of the stationary terms for `SumInputs`."""
+
+    pixels: TermFeatures
+    weights: Float64[Tensor, "*b n m"]
+    camera: Float64[Tensor, "*b n 3"]
+
+    def at(self, index: Tensor) -> SumFeatures:
+        """The features at an index of the sums."""
+        return SumFeatures(self.pixels, self.weights[index], self.camera[index])
+
+    def masked(self, mask: Bool[Tensor, "*b n"]) -> SumFeatures:
+        """The same with zero for the sums outside a mask."""
+        return SumFeatures(self.pixels, *(x * mask[..., None] for x in self[1:]))
+
+
+Features: TypeAlias = TermFeatures | SumFeatures
+
 
 @dataclass(frozen=True)
 class StationaryTerm:
@@ -133,10 +219,6 @@ class LinearTerm(NamedTuple):
     """Prior standard deviation of the coefficients."""
     features: Callable[[KernelInputs], Float[Tensor, "*b n w"]]
     """x at pixels."""
-    map: Callable[[ImageInputs, Float[Tensor, " w"]], Tensor]
-    """cᵀx over an image, given c: (1, 1, h, w) on the network's grid, or (h, w) at its pixels."""
-    on_grid: bool
-    """Whether the map is on the network's grid."""
     width: int = 1
     """Number of coefficients; 0 for as many as there are left."""
     factor: Literal["smooth", "plane"] | None = None
@@ -147,52 +229,13 @@ class LinearTerm(NamedTuple):
 
 LINEAR_TERMS = (
     LinearTerm(
-        "global",
-        std=lambda kernel: kernel.constant_std,
-        features=lambda inputs: torch.ones_like(inputs.log_depth)[..., None],
-        map=lambda image, c: c * torch.ones_like(image.maps.mean),
-        on_grid=True,
+        "global", lambda k: k.constant_std, lambda x: torch.ones_like(x.log_depth)[..., None]
     ),
-    LinearTerm(
-        "slope",
-        std=lambda kernel: kernel.slope_std,
-        features=lambda inputs: inputs.log_depth[..., None],
-        map=lambda image, c: c * image.log_depth,
-        on_grid=False,
-    ),
-    LinearTerm(
-        "mean",
-        std=lambda kernel: kernel.mean_weight_std,
-        features=lambda inputs: inputs.mean[..., None],
-        map=lambda image, c: c * image.maps.mean,
-        on_grid=True,
-        prior_mean=1.0,
-    ),
-    LinearTerm(
-        "shift",
-        std=lambda kernel: 1.0,
-        features=lambda inputs: inputs.shift[..., None],
-        map=lambda image, c: c * (0.0 if image.shift is None else image.shift),
-        on_grid=False,
-    ),
-    LinearTerm(
-        "plane",
-        std=lambda kernel: kernel.plane_std,
-        features=lambda inputs: inputs.plane,
-        map=lambda image, c: image.plane(c),
-        on_grid=False,
-        width=3,
-        factor="plane",
-    ),
-    LinearTerm(
-        "modes",
-        std=lambda kernel: kernel.mode_std,
-        features=lambda inputs: inputs.modes,
-        map=lambda image, c: torch.einsum("k,bkhw->bhw", c, image.maps.modes)[:, None],
-        on_grid=True,
-        width=0,
-        factor="smooth",
-    ),
+    LinearTerm("slope", lambda k: k.slope_std, lambda x: x.log_depth[..., None]),
+    LinearTerm("mean", lambda k: k.mean_weight_std, lambda x: x.mean[..., None], prior_mean=1.0),
+    LinearTerm("shift", lambda k: 1.0, lambda x: x.shift[..., None]),
+    LinearTerm("plane", lambda k: k.plane_std, lambda x: x.plane, width=3, factor="plane"),
+    LinearTerm("modes", lambda k: k.mode_std, lambda x: x.modes, width=0, factor="smooth"),
 )
 """The linear part of the kernel."""
 
@@ -217,15 +260,14 @@ class Kernel:
     disparity of the image's median pixel."""
 
     def __post_init__(self) -> None:
-        stds = (
+        for name in (
             "constant_std",
             "mode_std",
             "noise_std",
             "slope_std",
             "mean_weight_std",
             "plane_std",
-        )
-        for name in stds:
+        ):
             value = getattr(self, name)
             if not isinstance(value, Tensor) and not value >= 0:
                 raise InputError(f"{name} must not be negative, found {value}")
@@ -257,10 +299,18 @@ class Kernel:
         return linear + self.stationary(self.features(a), self.features(b))
 
     def linear_features(
-        self, inputs: KernelInputs, terms: Sequence[LinearTerm] = LINEAR_TERMS
+        self, inputs: Inputs, terms: Sequence[LinearTerm] = LINEAR_TERMS
     ) -> Float[Tensor, "*b n w"]:
-        """H of the linear part HHᵀ: the features of its terms times their prior deviations."""
-        return torch.cat([term.std(self) * term.features(inputs) for term in terms], dim=-1)
+        """H of the linear part HHᵀ: the features of its terms times their prior deviations. In
+        memory the pixels come last."""
+        if isinstance(inputs, SumInputs):
+            return inputs.weights @ self.linear_features(inputs.pixels, terms)
+        columns = [(term.std(self) * term.features(inputs)).mT for term in terms]
+        return torch.cat(columns, dim=-2).mT
+
+    def linear_width(self, inputs: Inputs) -> int:
+        """Number of columns of H."""
+        return sum(term.width for term in LINEAR_TERMS) + inputs.modes.shape[-1]
 
     def linear_stds(self, columns: int) -> Float[Tensor, " w"]:
         """Prior deviations of the coefficients, for this number of columns of H."""
@@ -269,44 +319,41 @@ class Kernel:
             stds[part] = float(term.std(self))
         return stds
 
-    def features(self, inputs: KernelInputs) -> TermFeatures:
-        """What the stationary terms are evaluated on."""
-        z, amplitude = self.term_features(
-            inputs.position, inputs.log_depth, inputs.embedding, inputs.amplitude
-        )
-        return TermFeatures(z.contiguous(), amplitude.contiguous())
-
-    def term_features(
-        self,
-        position: Float[Tensor, "*b n 2"],
-        log_depth: Float[Tensor, "*b n"],
-        embedding: Float[Tensor, "*b n j e"],
-        amplitude: Float[Tensor, "*b n j"],
-    ) -> TermFeatures:
-        """The features of pixels, from those of the kernel's inputs that the terms depend on.
-
-        In memory the pixels come last, which suits the products of many pixels with few anchors.
-        """
+    @overload
+    def features(self, inputs: KernelInputs) -> TermFeatures: ...
+    @overload
+    def features(self, inputs: SumInputs) -> SumFeatures: ...
+    def features(self, inputs: Inputs) -> Features:
+        """What the stationary terms are evaluated on. In memory the pixels come last, which suits
+        the products of many pixels with few anchors."""
+        if isinstance(inputs, SumInputs):
+            return SumFeatures(self.features(inputs.pixels), inputs.weights, inputs.camera)
+        log_depth, rows, amplitudes = inputs.log_depth[..., None, :], [], []
         if not self.terms:
-            return TermFeatures(position[..., None, :][..., :0, :], amplitude[..., :0])
-        rows = []
+            return TermFeatures(
+                inputs.position[..., None, :][..., :0, :], inputs.amplitude[..., :0]
+            )
         for j, term in enumerate(self.terms):
-            rows.append((position / term.position_lengthscale).mT)
-            rows.append((log_depth / term.depth_lengthscale)[..., None, :])
-            rows.append(embedding[..., j, :].mT)
+            rows.append((inputs.position / term.position_lengthscale).mT)
+            rows.append(log_depth / term.depth_lengthscale)
+            rows.append(inputs.embedding[..., j, :].mT)
+            amplitudes.append(term.amplitude * inputs.amplitude[..., j])
         z = torch.cat(rows, dim=-2).unflatten(-2, (len(self.terms), -1))
-        scaled = [term.amplitude * amplitude[..., j] for j, term in enumerate(self.terms)]
-        return TermFeatures(z.movedim(-1, -3), torch.stack(scaled, dim=-2).mT)
+        return TermFeatures(z.movedim(-1, -3), torch.stack(amplitudes, dim=-2).mT)
 
-    def stationary(self, a: TermFeatures, b: TermFeatures) -> Float[Tensor, "*b n m"]:
-        """Covariance of every pair by the stationary terms."""
-        total = a.z.new_zeros(*a.z.shape[:-2], b.z.shape[-3])
+    def stationary(self, a: Features, b: Features) -> Float[Tensor, "*b n m"]:
+        """Covariance of every pair by the stationary terms and by the camera."""
+        total = camera_covariance(a, b)
         for covariance in self.stationary_terms(a, b):
             total = total + covariance
         return total
 
-    def stationary_terms(self, a: TermFeatures, b: TermFeatures) -> list[Float[Tensor, "*b n m"]]:
+    def stationary_terms(self, a: Features, b: Features) -> list[Float[Tensor, "*b n m"]]:
         """Covariance of every pair by each stationary term."""
+        if isinstance(a, SumFeatures):
+            return [a.weights @ x for x in self.stationary_terms(a.pixels, b)]
+        if isinstance(b, SumFeatures):
+            return [x @ b.weights.mT for x in self.stationary_terms(a, b.pixels)]
         return [
             a.amplitude[..., :, None, j]
             * b.amplitude[..., None, :, j]
@@ -315,7 +362,7 @@ class Kernel:
         ]
 
     def covariance_parts(
-        self, inputs: KernelInputs
+        self, inputs: Inputs
     ) -> tuple[Float[Tensor, "*b n n"], tuple[Float[Tensor, "*b n n"], ...]]:
         """Covariance of every pair in parts: the one without a factor, and those whose deviations
         the three `ScaleFactors` multiply."""
@@ -327,6 +374,7 @@ class Kernel:
             return H @ H.mT
 
         unscaled, plane, smooth = linear(None), linear("plane"), linear("smooth")
+        unscaled = unscaled + camera_covariance(features, features)
         rough = torch.zeros_like(smooth)
         for term, covariance in zip(
             self.terms, self.stationary_terms(features, features), strict=True
@@ -337,52 +385,55 @@ class Kernel:
                 rough = rough + covariance
         return unscaled, (smooth, rough, plane)
 
-    def local_covariance(
-        self, features: TermFeatures, reference: Float[Tensor, "c 1 j d"] | None = None
-    ) -> Float[Tensor, "c n n"]:
-        """`stationary` within each of many small sets, in float64.
+    def own_covariance(self, a: Features) -> Float64[Tensor, "c n n"]:
+        """`stationary` within each of c sets, in float64."""
+        if isinstance(a, SumFeatures):
+            return self.stationary(a, a)
+        return self.covariance(a, a, torch.float64).double()
 
-        Distances are matrix products in float64 of features relative to a reference, the mean of
-        each set by default: rounded distances between anchors on one pixel would make the matrix
-        indefinite. The correlations are evaluated in float32.
+    def prior_variance(self, a: Features) -> Float[Tensor, " n"]:
+        """Diagonal of `stationary` of a with itself."""
+        if isinstance(a, SumFeatures):
+            return self.stationary(a, a).diagonal()
+        return a.amplitude.square().sum(dim=-1)
+
+    def covariance(
+        self, a: TermFeatures, b: TermFeatures, precision: torch.dtype = torch.float32
+    ) -> Float[Tensor, "c n m"]:
+        """`stationary` of each of c pairs of sets in float32, several times as fast; it has no
+        derivatives.
+
+        −½ distance² is a product of matrices of features relative to one of b, which keeps its
+        cancellation harmless. Between the anchors themselves it wants float64: rounded distances of
+        close ones would make the matrix indefinite.
         """
-        reference = features.z.mean(dim=1, keepdim=True) if reference is None else reference
-        relative, (c, n) = features.z - reference, features.z.shape[:2]
-        total = torch.zeros(c, n, n, dtype=torch.float64, device=relative.device)
+        reference = b.z[:, b.z.shape[1] // 2 :][:, :1]
+        y, x = (a.z - reference).to(precision), (b.z - reference).to(precision).permute(0, 2, 3, 1)
+        own, others = a.amplitude.float(), b.amplitude.float()
+        total = own.new_zeros(len(y), y.shape[1], x.shape[3])
         for j, term in enumerate(self.terms):
-            z, amplitude = relative[:, :, j].double(), features.amplitude[..., j].float()
-            norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
-            exponent = torch.baddbmm(norm, z, z.mT).add_(norm.mT).float()  # −½ distance²
-            # The root of a rounded distance of zero is not zero.
-            exponent.diagonal(dim1=-2, dim2=-1).zero_()
-            covariance = correlation_(term, exponent)
-            total += covariance.mul_(amplitude[..., None]).mul_(amplitude[:, None])
+            yj, xj = y[:, :, j], x[:, j]
+            norm = -0.5 * xj.square().sum(dim=1, keepdim=True)
+            exponent = torch.baddbmm(norm.expand(-1, yj.shape[1], -1), yj, xj)
+            exponent = exponent.sub_(0.5 * yj.square().sum(dim=2, keepdim=True)).float()
+            covariance = correlation_(term, exponent).mul_(own[..., j, None])
+            total += covariance.mul_(others[:, None, :, j])
         return total
-
-    def cross_covariance(
-        self, anchors: TermFeatures, pixels: TermFeatures
-    ) -> Float[Tensor, "c u p"]:
-        """`stationary` between few anchors and many pixels of each of c cells, in float32.
-
-        Distances are matrix products of features relative to the cell's middle pixel, which keeps
-        their cancellation harmless.
-        """
-        middle = pixels.z[:, pixels.z.shape[1] // 2, None]
-        y, x = (anchors.z - middle).transpose(1, 2), (pixels.z - middle).permute(0, 2, 3, 1)
-        norm_y = y.square() @ y.new_full((y.shape[3], 1), -0.5)
-        norm_x = x.square().sum(dim=2, keepdim=True).mul_(-0.5)
-        y = torch.cat([y, torch.ones_like(norm_y), norm_y], dim=3)
-        x = torch.cat([x, norm_x, torch.ones_like(norm_x)], dim=2)
-        exponent = torch.bmm(y.flatten(0, 1), x.flatten(0, 1)).unflatten(0, y.shape[:2])
-        for j, term in enumerate(self.terms):
-            correlation_(term, exponent[:, j])  # of −½ distance²
-        exponent.mul_(anchors.amplitude.mT[..., None]).mul_(pixels.amplitude.mT[:, :, None])
-        return exponent.sum(dim=1)
 
     def variance(self, inputs: KernelInputs) -> Float[Tensor, "*b n"]:
         """k(x, x) at every pixel."""
         linear = self.linear_features(inputs).square().sum(dim=-1)
         return linear + self.features(inputs).amplitude.square().sum(dim=-1)
+
+
+def camera_covariance(a: Features, b: Features) -> Float[Tensor, "*b n m"]:
+    """Covariance of every pair by what both depend on the camera."""
+    if isinstance(a, SumFeatures) and isinstance(b, SumFeatures):
+        return a.camera @ b.camera.mT
+    n, m = (x.z.shape[:-2] if isinstance(x, TermFeatures) else x.weights.shape[:-1] for x in (a, b))
+    return (
+        b[0].new_zeros(*n, m[-1]) if isinstance(b, TermFeatures) else b.weights.new_zeros(*n, m[-1])
+    )
 
 
 def linear_columns(columns: int) -> dict[str, slice]:

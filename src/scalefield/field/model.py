@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scalefield.basis.grids import grid_image, log_depth_and_level
 from scalefield.errors import InputError, one_line
-from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
+from scalefield.field.error_scale import ERROR_SCALES, ErrorScale, prior_factors
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps, ImageInputs
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.network import FieldNet, FieldNetConfig
@@ -30,6 +30,9 @@ from scalefield.runtime.devices import full_precision, on_device
 from scalefield.runtime.threads import one_thread
 from scalefield.validation import from_json
 
+SHIFT_DECIMALS = 3
+"""Decimals of a predicted shift."""
+
 
 @dataclass(frozen=True, eq=False)
 class FieldModel:
@@ -41,20 +44,25 @@ class FieldModel:
     std_scale: float = 1.0
     """Factor on the posterior's standard deviation, chosen on val."""
     std_decay: float = 0.0
-    """The factor is multiplied by n^−std_decay for n anchors: few anchors cannot show how much the
-    estimator errs in this image."""
+    """The factor is multiplied by n^−std_decay for n anchors."""
     prior_count: float = 10.0
     """Number of anchors at which the spread of an image's own leave-one-out residuals has the same
     weight as the learned one."""
     scale_prior_std: float = 0.5
     """Standard deviation of the expected log-depth of the image's median pixel."""
     shift_prior: Shift = SHIFT_PRIOR
-    """Prior of the shift of an affine-invariant map (`scalefield.field.shift`)."""
+    """Prior of the shift of an affine-invariant map (`scalefield.field.shift`). The network sees a
+    map at its mean, and may predict a prior of its own for the image."""
     error_scales: tuple[ErrorScale, ...] = ERROR_SCALES
     """Hypotheses about how much the estimator errs (`scalefield.field.error_scale`)."""
     estimators: tuple[str, ...] | None = None
     """Names of the estimators in training. The mean function is set to zero for all others; None
     applies it to every estimator."""
+
+    @property
+    def prior_kernel(self) -> Kernel:
+        """The kernel of an image before its first anchor."""
+        return self.kernel.scaled(prior_factors(self.error_scales))
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors (float16) and config.json."""
@@ -157,7 +165,12 @@ class FieldModel:
             maps = self.net(log_depth.float(), image, features)
         maps = maps if use_mean else maps.without_mean()
         inputs = ImageInputs(mde_depth, maps, median[0], affine)
-        return inputs if affine is None else inputs.with_shift(self.shift_prior)
+        if affine is None:
+            return inputs
+        prior = self.shift_prior
+        if maps.shift is not None and affine.sign < 0:  # predicted for disparity alone
+            prior = Shift(*maps.shift[0].double().round(decimals=SHIFT_DECIMALS))
+        return dataclasses.replace(inputs, shift_prior=prior).with_shift(prior)
 
 
 @lru_cache(maxsize=4)

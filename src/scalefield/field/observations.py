@@ -11,7 +11,8 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.field.kernel import KernelInputs
+from scalefield.basis.ridge import masked_median
+from scalefield.field.kernel import Inputs
 
 MIN_NOISE_STD = 1e-3
 """Least standard deviation of an anchor's log-depth: the pixel that it falls in and the relative
@@ -109,13 +110,19 @@ class Readings(NamedTuple):
 class Observations(NamedTuple):
     """Measurements as the Gaussian process sees them."""
 
-    inputs: KernelInputs
+    inputs: Inputs
     y: Float[Tensor, " n"]
     """Targets log depth_m − log D_MDE."""
     noise: Float[Tensor, " n"]
     """Standard deviations of the targets."""
     mask: Bool[Tensor, " n"]
     """Which rows are observations; the others are padding or rejected."""
+
+    def median_log_scale(self) -> Float[Tensor, "*b"]:
+        """Median of y − μ over the observations of log-scales."""
+        level = self.inputs.level
+        of_scale = self.mask & (level > 0.5)
+        return masked_median((self.y - self.inputs.mean) / level.where(of_scale, 1.0), of_scale)
 
     @property
     def rows(self) -> Float[Tensor, "n 4"]:
@@ -136,7 +143,7 @@ class Observations(NamedTuple):
         processor.
         """
         index = torch.arange(len(self.y))
-        known = self.mask.nonzero()[:, 0]
+        known = (self.mask & self.inputs.position.isfinite().all(dim=1)).nonzero()[:, 0]
         if len(known) < 2:
             return index
         position, distance = (

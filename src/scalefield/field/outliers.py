@@ -30,7 +30,7 @@ from scalefield.basis.ridge import masked_median
 from scalefield.field.blocks import Blocks, Memo
 from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import OutlierConfig
-from scalefield.field.kernel import LINEAR_TERMS, Kernel, TermFeatures
+from scalefield.field.kernel import LINEAR_TERMS, Kernel
 from scalefield.field.observations import Observations
 from scalefield.report import Warning
 
@@ -93,6 +93,8 @@ class BlockTargets(NamedTuple):
     """Covariance of the field without its constant."""
     position: Float[Tensor, "b s 2"]
     """As in `KernelInputs`; infinite for padding."""
+    level: Float[Tensor, "b s"]
+    """How much of the global log-scale each of them has."""
     mask: Bool[Tensor, "b s"]
 
 
@@ -168,13 +170,12 @@ def gather_blocks(
     """The anchors of each block."""
     inputs, y, noise, _ = observations
     index, mask = blocks.index, blocks.mask
-    rows = inputs[index.flatten()]
-    features = kernel.features(rows)
-    features = TermFeatures(*(x.unflatten(0, index.shape) for x in features))
-    H = kernel.linear_features(rows, LINEAR_TERMS[1:]).unflatten(0, index.shape)  # not the constant
-    covariance = kernel.local_covariance(features) + H @ H.mT
-    target = (y - inputs.mean)[index]
-    target = (target - masked_median(target, mask)[:, None]).masked_fill(~mask, 0)
+    H = kernel.linear_features(inputs, LINEAR_TERMS[1:])[index]  # not the constant
+    covariance = kernel.own_covariance(kernel.features(inputs).at(index)) + H @ H.mT
+    level, target = inputs.level[index], (y - inputs.mean)[index]
+    of_scale = mask & (level > 0.5)
+    median = masked_median(target / level.where(of_scale, 1.0), of_scale)[:, None]
+    target = (target - median * level).masked_fill(~mask, 0)
     gross = target.abs() > config.gross_log_error
     return BlockTargets(
         target,
@@ -183,6 +184,7 @@ def gather_blocks(
         torch.where(gross, target**2, config.error_std**2),
         covariance,
         inputs.position[index].masked_fill(~mask[..., None], torch.inf),
+        level,
         mask,
     )
 
@@ -196,7 +198,8 @@ def search(
     """
     b, repeats, n = len(block.mask), len(config.roughness), block.mask.sum(dim=1)
     roughness = torch.stack([block.target.new_full((b,), r) for r in config.roughness])
-    covariance = block.covariance * roughness[..., None, None].square() + constant
+    shared = constant * block.level[:, :, None] * block.level[:, None]
+    covariance = block.covariance * roughness[..., None, None].square() + shared
     covariance.diagonal(dim1=2, dim2=3).add_(block.variance)
     target, mask, error = (
         x.repeat(repeats, *[1] * (x.ndim - 1)) for x in (block.target, block.mask, block.error)

@@ -11,7 +11,8 @@ The cost hardly depends on the number of anchors.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,14 +26,16 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import (
     LINEAR_TERMS,
+    Features,
+    Inputs,
     Kernel,
     KernelInputs,
+    SumFeatures,
     TermFeatures,
     linear_columns,
-    term_names,
 )
-from scalefield.field.lattice import Lattice, PixelTiles, nearest
-from scalefield.field.observations import Observations, thin
+from scalefield.field.lattice import Lattice, Window, cell_weights, nearest
+from scalefield.field.observations import Observations
 from scalefield.runtime.threads import map_threads
 
 TINY = 1e-12
@@ -73,7 +76,7 @@ class Calibration(NamedTuple):
         if not isinstance(self.factor, Tensor):
             return self.learned * self.factor * variance.sqrt()
         remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
-        weight = (self.remaining / remaining).clamp(max=1).square()
+        weight = (self.remaining / remaining).clamp(max=1)
         log_factor = self.factor.log()
         log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
         return self.learned * variance.sqrt() * log_factor.exp()
@@ -118,13 +121,6 @@ class RenderedField(NamedTuple):
     where the field is extrapolated, near 1 beside an anchor of similar depth."""
 
 
-class JointPosterior(NamedTuple):
-    """ℓ at several pixels ~ N(mean, covariance)."""
-
-    mean: Float[Tensor, " m"]
-    covariance: Float[Tensor, "m m"]
-
-
 @dataclass(frozen=True, eq=False)
 class FieldFit:
     """The posterior of the log-scale field over one image."""
@@ -133,7 +129,7 @@ class FieldFit:
     image: ImageInputs
     observations: Observations
     linear: LinearPosterior
-    features: TermFeatures
+    features: Features
     """Features of the anchors."""
     config: InferenceConfig
     lattice: Lattice
@@ -153,9 +149,24 @@ class FieldFit:
         if len(self.observations.y) <= self.config.neighbours and not self.static:
             return self.render_exactly()
         systems = self.systems()
-        stationary, prior, bound = self.map_cells(self.cell_sums(systems))
-        mean = self.image.linear_map(self.coefficients()) + stationary
+        mean, prior, bound = self.map_windows(self.blended(systems, linear=True))
         return self.rendered(mean, prior, bound, systems)
+
+    def blended(
+        self, systems: LocalSystems, *, linear: bool
+    ) -> Callable[[KernelInputs, Window], Float[Tensor, "r_2 h w"]]:
+        """A function that returns `cell_sums` at the pixels of a window, with or without the linear
+        part of E[ℓ] in the first row."""
+        sums = self.cell_sums(systems)
+
+        def evaluate(inputs: KernelInputs, window: Window) -> Float[Tensor, "r_2 h w"]:
+            maps = sums(window.cells.flatten(), self.tiles(inputs, window))
+            maps = self.lattice.image(maps, window)
+            if linear:
+                maps[0] += self.linear_mean(inputs).unflatten(0, window.shape)
+            return maps
+
+        return evaluate
 
     def rendered(
         self,
@@ -182,59 +193,84 @@ class FieldFit:
 
     def render_exactly(self) -> RenderedField:
         """The field where every pixel has the same few anchors, from one system for all of them."""
-        kernel, linear, lattice = self.kernel, self.linear, self.lattice
+        kernel, linear = self.kernel, self.linear
         index = self.observations.mask.nonzero()[:, 0]
-        anchors = self.features.at(index)
-        covariance = kernel.local_covariance(self.features.at(index[None]))[0]
-        cholesky = Cholesky.of(covariance + torch.diag(self.observations.noise[index] ** 2))
-        whitening = cholesky.inverse_factor()
+        noise, anchors = self.observations.noise[index], self.features.at(index[None])
+        covariance = kernel.own_covariance(anchors)[0]
+        whitening = Cholesky.of(covariance + torch.diag(noise**2)).inverse_factor()
         alpha = (whitening.mT @ (whitening @ linear.residual[index])).float()
         values, vectors = torch.linalg.eigh(linear.covariance)
         root = vectors * values.clamp(min=0).sqrt()
         H = (whitening @ linear.H[index] @ root).float()
         root, whitening = root.float(), whitening.float()
-        *others, last = LINEAR_TERMS
-        modes = last.std(kernel) * root[linear_columns(len(root))[last.name]]
+        if isinstance(anchors, SumFeatures):  # of their pixels
+            weights = anchors.weights[0].float()
+            alpha, whitening = alpha @ weights, whitening @ weights
+            anchors = TermFeatures(*(x[None] for x in anchors.pixels))
         single = TermFeatures(*(x.float() for x in anchors))
-        tiles = PixelTiles.of(self.image, lattice, linear=True)
 
-        def evaluate(cells: Int64[Tensor, " c"]) -> Float[Tensor, "4 c p"]:
-            inputs = tiles.inputs(cells)
-            pixels = kernel.term_features(
-                inputs.position, inputs.log_depth, inputs.embedding, inputs.amplitude
-            )
-            repeated = TermFeatures(*(x.expand(len(cells), *x.shape) for x in single))
-            cross = kernel.cross_covariance(repeated, pixels)
+        def evaluate(inputs: KernelInputs, window: Window) -> Float[Tensor, "4 h w"]:
+            pixels = self.tiles(inputs, window)
+            repeated = TermFeatures(*(x.expand(len(pixels.z), *x.shape[1:]) for x in single))
+            cross = kernel.covariance(repeated, pixels)
             white = whitening @ cross
             prior = pixels.amplitude.square().sum(dim=-1)
             variance = prior - white.square().sum(dim=1)
-            # √Cov[θ] (H(x) − Σᵢ smootherᵢ H(aᵢ)), of the modes and the other terms one by one
-            linear = kernel.linear_features(inputs, others) @ root[: -len(modes)]
-            linear = linear.add_(inputs.modes @ modes).sub_(white.mT @ H)
-            total = variance + linear.square_().sum(dim=-1)
-            return torch.stack([alpha @ cross, total, variance, prior])
+            # √Cov[θ] (H(x) − Σᵢ smootherᵢ H(aᵢ))
+            own = (root.mT @ kernel.linear_features(inputs).mT).unflatten(1, window.shape)
+            own = self.lattice.tiles(own).sub_(H.mT @ white)
+            total = variance + own.square_().sum(dim=1)
+            maps = self.lattice.image(torch.stack([alpha @ cross, total, variance, prior]), window)
+            maps[0] += self.linear_mean(inputs).unflatten(0, window.shape)
+            return maps
 
-        stationary, total, variance, prior = self.map_cells(evaluate)
-        mean = self.image.linear_map(self.coefficients()) + stationary
-        least = 0.25 * self.observations.noise[index].square().amin() if len(index) else 0.0
+        mean, total, variance, prior = self.map_windows(evaluate)
+        least = 0.25 * noise.square().amin() if len(index) else 0.0
         std = self.calibration.std(total.clamp(min=least), prior)
         return RenderedField(mean, std.float(), 1 - (variance / prior.clamp(min=TINY)).clamp(0, 1))
 
-    def map_cells(
-        self, function: Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]
+    def map_windows(
+        self, function: Callable[[KernelInputs, Window], Float[Tensor, "r h w"]]
     ) -> Float[Tensor, "r h w"]:
-        """The images of what a function returns at the pixels of cells, of a few at a time."""
-        lattice = self.lattice
-        on_gpu = lattice.device.type == "cuda"
-        index = torch.arange(len(lattice.corners), device=lattice.device)
-        step = max(1, (CUDA_PIXELS if on_gpu else CHUNK_PIXELS) // lattice.cell_px**2)
+        """The images of what a function returns of the pixels of windows."""
+        parts = self.of_windows(function, self.lattice.windows(self.pixels_at_once))
+        maps = parts[0][1].new_empty(len(parts[0][1]), *self.image.shape)
+        for window, part in parts:
+            maps[:, window.rows, window.columns] = part
+        return maps
+
+    @property
+    def pixels_at_once(self) -> int:
+        """Pixels of a window."""
         if self.static:
-            parts = [function(index)]
-        elif on_gpu:
-            parts = [function(chunk) for chunk in index.split(step)]
-        else:
-            parts = map_threads(function, [(chunk,) for chunk in index.split(step)])
-        return lattice.image(torch.cat(parts, dim=1))
+            return math.prod(self.image.shape)
+        return CUDA_PIXELS if self.image.device.type == "cuda" else CHUNK_PIXELS
+
+    def of_windows(
+        self,
+        function: Callable[[KernelInputs, Window], Float[Tensor, "r h w"]],
+        windows: Sequence[Window],
+    ) -> list[tuple[Window, Float[Tensor, "r h w"]]]:
+        """What a function returns of the pixels of windows, on several threads of a processor."""
+
+        def evaluate(window: Window) -> tuple[Window, Float[Tensor, "r h w"]]:
+            return window, function(self.image.window(window.rows, window.columns), window)
+
+        if self.image.device.type == "cuda":
+            return [evaluate(window) for window in windows]
+        return map_threads(evaluate, [(window,) for window in windows])
+
+    def tiles(self, inputs: KernelInputs, window: Window) -> TermFeatures:
+        """The features of a window's pixels, by cell."""
+        maps = (x.movedim(0, -1) for x in self.kernel.features(inputs))
+        z, amplitude = (x.unflatten(-1, window.shape) for x in maps)
+        tiled = self.lattice.tiles(z.flatten(0, 1)).unflatten(1, z.shape[:2])
+        return TermFeatures(tiled.movedim(-1, 1), self.lattice.tiles(amplitude).mT)
+
+    def linear_mean(self, inputs: Inputs) -> Float[Tensor, " m"]:
+        """E[ℓ] at pixels without its stationary part."""
+        H, linear = self.kernel.linear_features(inputs), self.linear
+        return linear.offset.to(H) * inputs.level + inputs.mean + linear.weights.to(H) @ H.mT
 
     def systems(self) -> LocalSystems:
         """The local systems at all nodes, solved for the residuals of the linear part."""
@@ -276,13 +312,14 @@ class FieldFit:
         """The systems of given neighbours for columns of values at the anchors; `at` are the
         kernel's inputs at one pixel for each of them."""
         kernel, H = self.kernel, self.linear.H
+        assert isinstance(self.features, TermFeatures)
         local, pixel = self.features.at(neighbours), kernel.features(at)
         z, amplitude = pixel.z[:, None].float(), pixel.amplitude[:, None].float()
         joint = TermFeatures(  # the pixel itself comes first
             torch.cat([z, local.z.float()], dim=1),
             torch.cat([amplitude, local.amplitude.float() * mask[..., None]], dim=1),
         )
-        covariance = kernel.local_covariance(joint, reference=z)
+        covariance = kernel.covariance(joint, joint, torch.float64).double()
         prior, cross, covariance = covariance[:, 0, 0], covariance[:, 0, 1:], covariance[:, 1:, 1:]
         noise = torch.where(mask, self.observations.noise[neighbours] ** 2, 1.0)
         covariance.diagonal(dim1=1, dim2=2).add_(noise)
@@ -297,64 +334,16 @@ class FieldFit:
         self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
         """E[ℓ] and Var[ℓ] at single pixels, each from its own nearest anchors."""
-        systems, at = self.at_pixels(rows, columns), self.image.pixels(rows, columns)
-        linear, H = self.linear, self.kernel.linear_features(at)
+        systems, linear = self.at_pixels(rows, columns), self.linear
         residual = linear.residual[systems.neighbours] * systems.mask
-        stationary = (systems.smoother * residual).sum(dim=1)
-        mean = linear.offset + at.mean + H @ linear.weights + stationary
+        mean = self.linear_mean(self.image.pixels(rows, columns))
+        mean = mean + (systems.smoother * residual).sum(dim=1)
         return mean, systems.total_variance(linear.covariance)
 
     def at_pixels(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
         """The systems of the anchors nearest to single pixels."""
         near = self.near(torch.stack([columns, rows], dim=1).double())
         return self.solve_all(near, (rows, columns), self.linear.residual[:, None])
-
-    def joint(
-        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], most: int = 1000
-    ) -> JointPosterior:
-        """Mean and calibrated covariance of ℓ at a list of pixels, given their
-        `nearest_observations`."""
-        kernel, linear, noise = self.kernel, self.linear, self.observations.noise
-        index = self.nearest_observations(rows, columns, most)
-        at, features = self.image.pixels(rows, columns), self.features.at(index)
-        own, H = kernel.features(at), kernel.linear_features(at)
-        covariance = kernel.stationary(features, features) + torch.diag(noise[index] ** 2)
-        cholesky = Cholesky.of(covariance)
-        cross = kernel.stationary(features, own)
-        smoother = cholesky.solve(cross)
-        change = H - smoother.mT @ linear.H[index]
-        stationary = kernel.stationary(own, own) - cross.mT @ smoother
-        mean = linear.offset + at.mean + H @ linear.weights + smoother.mT @ linear.residual[index]
-        covariance = stationary + change @ linear.covariance @ change.mT
-        variance = covariance.diagonal().clamp(min=TINY)
-        std = self.calibration.std(variance, own.amplitude.square().sum(dim=-1))
-        factor = std / variance.sqrt()
-        return JointPosterior(mean, covariance * factor[:, None] * factor)
-
-    def nearest_observations(
-        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], most: int
-    ) -> Int64[Tensor, " a"]:
-        """Index of all observations if there are at most `most` of them; otherwise of as many of
-        those nearest to each pixel as that allows."""
-        index = self.observations.mask.nonzero()[:, 0]
-        if len(index) <= most:
-            return index
-        uv, chosen = torch.stack([columns, rows], dim=1).double(), index[:0]
-        for k in range(1, self.config.neighbours + 1):
-            config = dataclasses.replace(self.config, neighbours=k)
-            near, there = dataclasses.replace(self, config=config).near(uv)
-            nearest_k = near[there].unique()
-            if len(nearest_k) > most:
-                break
-            chosen = nearest_k
-        return chosen if len(chosen) else nearest_k[thin(nearest_k >= 0, most)[0]]
-
-    def smoother_weights(self, row: int, column: int) -> Float[Tensor, " n"]:
-        """∂E[ℓ]/∂yᵢ at one pixel: how much each anchor determines the field there."""
-        pixel = (torch.tensor([x], device=self.image.device) for x in (row, column))
-        systems = self.at_pixels(*pixel)
-        weights = self.linear.whitened @ (self.linear.covariance @ systems.columns[0])
-        return weights.index_add(0, systems.neighbours[0], systems.smoother[0] * systems.mask[0])
 
     def coefficients(self) -> dict[str, Float[Tensor, " _"]]:
         """The coefficients of each linear term, in the units of its features."""
@@ -365,27 +354,32 @@ class FieldFit:
         }
         return {**found, "global": self.linear.offset + found["global"]}
 
-    def parts(self) -> dict[str, Float[Tensor, "h w"]]:
-        """Maps that sum to E[ℓ], by name."""
-        systems, parts = self.systems(), self.image.linear_parts(self.coefficients())
-        for j, name in enumerate(term_names(self.kernel)):
-            only = self.features.amplitude.new_zeros(len(self.kernel.terms))
-            only[j] = 1
-            features = self.features._replace(amplitude=self.features.amplitude * only)
-            alone = dataclasses.replace(self, features=features)
-            parts[name] = alone.map_cells(alone.cell_sums(systems))[0]
-        return parts
-
     def cell_sums(
         self, systems: LocalSystems
-    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r_2 c p"]]:
+    ) -> Callable[[Int64[Tensor, " c"], TermFeatures], Float[Tensor, "r_2 c p"]]:
         """A function that returns Σᵢ k(x, aᵢ) solvedᵢ of each solved column at the pixels of cells,
-        blended bilinearly between the nodes of a cell; and the prior variance of the stationary
-        part, and an upper bound of its posterior variance."""
-        tiles = PixelTiles.of(self.image, self.lattice)
-        predictors, (_, _, noise, mask) = (systems.neighbours, systems.solved), self.observations
+        given their features, blended bilinearly between the nodes of a cell; the prior variance of
+        the stationary part g(x); and the least of 2 vᵢ + 2 Var[g(x) − g(aᵢ)], an upper bound of its
+        variance given anchors with the variances v."""
+        lattice, (_, _, noise, mask) = self.lattice, self.observations
+        assert isinstance(self.features, TermFeatures)
+        single = TermFeatures(*(x.float() for x in self.features))
         variance = torch.where(mask, noise**2, torch.inf)
-        return tiles.sums(self.kernel, self.features, predictors, variance, static=self.static)
+        level = 0.5 * (variance.float() + single.amplitude.square().sum(dim=1))
+
+        def sums(cells: Int64[Tensor, " c"], pixels: TermFeatures) -> Float[Tensor, "r_2 c p"]:
+            corners = lattice.corners[cells]
+            predictors = systems.neighbours[corners], systems.solved[corners]
+            union, alpha = cell_weights(*predictors, static=self.static)
+            covariance = self.kernel.covariance(single.at(union), pixels)
+            at_nodes = torch.bmm(alpha.permute(0, 3, 1, 2).flatten(1, 2), covariance)
+            blended = at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2)
+            prior = pixels.amplitude.square().sum(dim=-1)
+            most = covariance.sub_(level[union][..., None]).amax(dim=1)
+            rows = torch.stack([prior, 2 * prior - 4 * most], dim=1)
+            return torch.cat([blended, rows], dim=1).transpose(0, 1)
+
+        return sums
 
 
 def fit(
@@ -395,22 +389,23 @@ def fit(
     config: InferenceConfig,
     *,
     blocks: Blocks | None = None,
-    offset: Float[Tensor, ""] | None = None,
     prior: LinearPrior | None = None,
     lattice: Lattice | None = None,
     static: bool = False,
     memo: Memo | None = None,
 ) -> FieldFit:
-    """Condition the field on observations; `offset` is the prior mean of the global log-scale, and
-    `prior` that of the linear part, if it is not N(0, I).
+    """Condition the field on observations; `prior` is that of the linear part, as in
+    `LinearPosterior.fit`.
 
     `lattice` and `static` are given where shapes must not depend on the anchors. `memo` keeps
     the solutions of blocks from edit to edit.
     """
     lattice = lattice or Lattice.of(image.shape, len(observations.y), config, image.device)
-    features = kernel.features(observations.inputs)
-    H = kernel.linear_features(observations.inputs)
+    features: Features = kernel.features(observations.inputs)
+    if isinstance(features, TermFeatures):
+        features = TermFeatures(*(x.contiguous() for x in features))
+    H = kernel.linear_features(observations.inputs).contiguous()
     blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
     solutions = BlockSolutions.of(kernel, observations, features, H, blocks, memo=memo)
-    linear = LinearPosterior.fit(observations, H, blocks, solutions, offset=offset, prior=prior)
+    linear = LinearPosterior.fit(observations, H, blocks, solutions, prior=prior)
     return FieldFit(kernel, image, observations, linear, features, config, lattice, static)

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.field.error_scale import ErrorScale, log_evidence
-from scalefield.field.kernel import Kernel, KernelInputs
+from scalefield.field.kernel import Kernel, SumInputs
 from scalefield.field.observations import Observations
 from scalefield.mde.output import Kind, MDEOutput
 
@@ -155,22 +155,22 @@ def shift_posterior(
 def evidence_of_changes(
     kernel: Kernel,
     observed: Observations,
-    changes: Float[Tensor, "t n"],
+    changes: Float[Tensor, "t m"],
     median_changes: Float[Tensor, " t"],
     scales: Sequence[ErrorScale],
 ) -> Float[Tensor, " t"]:
     """Log marginal likelihood of observations, up to a constant, for several changes of log D_MDE
-    at the anchors and at the image's median pixel, averaged over the scales of its errors.
+    at the pixels of the observations and at the image's median pixel, averaged over the scales of
+    its errors.
 
     The shift is known in each of them, so that its linear part is left out.
     """
     inputs, y, noise, mask = observed
-    inputs = KernelInputs(*(x.expand(len(changes), *x.shape) for x in vars(inputs).values()))
-    inputs = dataclasses.replace(
-        inputs,
-        log_depth=inputs.log_depth + changes - median_changes[:, None],
-        shift=torch.zeros_like(changes),
-    )
+    if isinstance(inputs, SumInputs):
+        of_pixels, changes = changes, inputs.sum(changes)
+    else:
+        of_pixels = changes
+    inputs = inputs.changed(of_pixels, median_changes[:, None])
     noise, mask = (x.expand_as(changes) for x in (noise, mask))
     changed = Observations(inputs, y - changes, noise, mask)
     return log_evidence(kernel, changed, scales).logsumexp(dim=0)

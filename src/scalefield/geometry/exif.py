@@ -7,6 +7,7 @@ stored pixels.
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,13 @@ import numpy as np
 from jaxtyping import Shaped
 
 from scalefield.anchors import Anchors
-from scalefield.errors import Notice
+from scalefield.errors import InputError, Notice
+from scalefield.geometry.camera import Camera
 from scalefield.io import exif_orientation
+from scalefield.io.images import opened_image
+
+FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
+DIAGONAL_35MM = math.hypot(36, 24)
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,34 @@ class Orientation:
         if self.rows_reversed:
             v = _reversed(v, shape[0])
         return stored.moved(u, v)
+
+
+def photo_fov_deg(path: Path) -> float | None:
+    """Horizontal field of view of a photograph in degrees, from the 35 mm equivalent of its focal
+    length, which is for the diagonal; None if it has none."""
+    with opened_image(path) as image:
+        focal_35mm = image.getexif().get_ifd(EXIF_IFD).get(FOCAL_35MM_TAG)
+        height, width = Orientation.of(path).shape((image.height, image.width))
+    return fov_from_exif(focal_35mm, (width, height))
+
+
+def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
+    """Horizontal field of view in degrees of an upright picture of this width and height."""
+    if not isinstance(focal_35mm, int) or not 4 <= focal_35mm <= 1000:
+        return None
+    focal_px = focal_35mm / DIAGONAL_35MM * math.hypot(*size)
+    return math.degrees(2 * math.atan(size[0] / 2 / focal_px))
+
+
+def choose_camera(
+    camera: Camera | None, fov_deg: float | None, shape: tuple[int, int], image: object
+) -> Camera | None:
+    """The camera itself, or that of a field of view, or that of the EXIF of an image file."""
+    if camera is not None and fov_deg is not None:
+        raise InputError("the camera and fov_deg are alternatives; give one of them")
+    if camera is None and fov_deg is None and isinstance(image, (str, Path)):
+        fov_deg = photo_fov_deg(Path(image))
+    return Camera.from_fov(fov_deg, shape) if camera is None and fov_deg is not None else camera
 
 
 def notify_if_rotated(path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, Notice, one_line
+from scalefield.errors import InputError, Notice, one_line, size_text
 from scalefield.geometry.camera import (
     SEE_THROUGH_MARGIN,
     SEE_THROUGH_WINDOW,
@@ -20,7 +20,10 @@ from scalefield.geometry.camera import (
     transform,
 )
 from scalefield.io import read_bytes, read_npy, read_npz
+from scalefield.io.disk import check_memory
 
+MOST_COLUMNS = 64
+"""Numbers of a point at most; an array of more columns is a map."""
 MOST_NEGATIVE = 0.05
 """Share of points whose reflectance may be negative, as by the noise of some sensors."""
 CLOUD_SUFFIXES = (".ply", ".pcd", ".bin", ".npz", ".npy")
@@ -104,6 +107,11 @@ def _columns(path: Path, values: np.ndarray) -> np.ndarray:
         raise InputError(
             f"{path}: points must be numbers of shape (n, 3 or more), found {values.dtype} of "
             f"shape {values.shape}"
+        )
+    if values.shape[1] > MOST_COLUMNS:
+        raise InputError(
+            f"{path}: an array of {size_text(values.shape)} is a depth map and no list of points; "
+            "`scalefield anchors` takes it as --depth"
         )
     return values[:, :3]
 
@@ -275,6 +283,7 @@ def _pcd_compressed(data: bytes, fields: _Fields, n: int) -> np.ndarray:
     size = sum(np.dtype(kind).itemsize * count for _, kind, count in fields) * n
     if unpacked != size:
         raise ValueError(f"{size} bytes of points wanted, {unpacked} promised")
+    check_memory(f"{n} points", 2 * size + 24 * n, len(data))
     values = lzf_decompress(data[8 : 8 + packed], unpacked)
     axes: dict[str, np.ndarray] = {}
     at = 0

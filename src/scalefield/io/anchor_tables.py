@@ -81,15 +81,21 @@ class _Cell:
 
 
 def decode_text(data: bytes) -> str:
-    """Text in UTF-8 or, with a byte order mark or with ASCII in every second byte, UTF-16."""
+    """Text in UTF-8 or, with a byte order mark or if it starts with ASCII in every second byte,
+    UTF-16."""
     encoding = "utf-8-sig"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
-    elif b"\0" in data[:64]:
-        encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
+    elif len(data) > 1 and not any(data[1:64:2]):
+        encoding = "utf-16-le"
+    elif len(data) > 1 and not any(data[:64:2]):
+        encoding = "utf-16-be"
     try:
-        return data.decode(encoding)
-    except UnicodeDecodeError:
+        text = data.decode(encoding)
+        if "\0" in text:
+            raise UnicodeError
+        return text
+    except UnicodeError:
         raise TableError("encoding", "not a text file in UTF-8 or UTF-16") from None
 
 

@@ -16,12 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from scalefield.errors import FileError, InputError, one_line
-from scalefield.io.disk import read_bytes, write_atomic
-
-MOST_UNPACKED = 2**29
-"""Largest size in bytes of the arrays of a compressed file that is always accepted."""
-MOST_TIMES = 16
-"""Larger arrays are accepted up to this multiple of the file's own size."""
+from scalefield.io.disk import check_memory, read_bytes, write_atomic
 
 # Errors that damaged files cause in numpy and zipfile, found by fuzzing: SyntaxError and TokenError
 # come from numpy's parsing of headers, RuntimeError from encrypted or unusually packed members.
@@ -65,26 +60,23 @@ def _parse_npy(data: bytes) -> np.ndarray:
     }
     if version not in headers:  # the third is for records with names outside of ASCII
         raise ValueError(f"version {version[0]}.{version[1]} of the format")
-    shape, _, dtype = headers[version](file)
+    shape, fortran, dtype = headers[version](file)
     if dtype.hasobject:
         raise ValueError("pickled Python objects, which may be programs")
     promised, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
     if min(shape, default=0) < 0 or promised > found:
         raise ValueError(f"{dtype} of shape {shape} in {found} bytes")
-    file.seek(0)
-    return np.lib.format.read_array(file, allow_pickle=False)
+    values = np.frombuffer(data, dtype, math.prod(shape), file.tell())  # without a copy
+    return values.reshape(shape, order="F" if fortran else "C")
 
 
 @contextmanager
 def npz_members(path: Path) -> Iterator[dict[str, Callable[[], np.ndarray]]]:
     """The arrays of an NPZ by name, each read when it is called."""
     data = read_bytes(path)
-    most = max(MOST_UNPACKED, MOST_TIMES * len(data))
     with _reading(path, "NPZ"), zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = [e for e in archive.infolist() if e.filename.endswith(".npy")]
-        unpacked = sum(e.file_size for e in entries)
-        if unpacked > most:
-            raise ValueError(f"{unpacked} bytes packed into {len(data)}, at most {most} are read")
+        check_memory("its arrays", sum(e.file_size for e in entries), len(data))
 
         def member(entry: zipfile.ZipInfo) -> Callable[[], np.ndarray]:
             return lambda: _parse_npy(archive.read(entry))

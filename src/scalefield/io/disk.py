@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from scalefield.errors import FileError, InputError, one_line
 from scalefield.runtime.signals import defer_signals, on_worker_exit
 
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would change line ends
+
+MEMORY_ALWAYS = 2**29
+"""Bytes of memory that reading a file may take, however small it is."""
+MEMORY_TIMES = 16
+"""A larger file may take this multiple of its own size."""
+
+
+def check_memory(content: str, needed: int, file_bytes: int) -> None:
+    """Raise ValueError if the declared content of a file needs more memory than the file may take.
+
+    `needed` counts everything that is in memory at once, such as the decoder's own buffers.
+    """
+    allowed = max(MEMORY_ALWAYS, MEMORY_TIMES * file_bytes)
+    if needed > allowed:
+        raise ValueError(
+            f"{content} in {file_bytes} bytes need {needed / 1e6:.0f} MB of memory, and a file of "
+            f"this size may take {allowed / 1e6:.0f}"
+        )
+
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file; InputError if it cannot be read."""
     try:
-        device = path.is_char_device() or path.is_block_device()
-        content = b"" if device else path.read_bytes()
+        # Also pipes and sockets, which may never end.
+        special = path.exists() and not (path.is_file() or path.is_dir())
+        content = b"" if special else path.read_bytes()
     except FileNotFoundError:
         refuse_address(path)
         raise FileError(path, "no such file") from None
@@ -29,8 +51,8 @@ def read_bytes(path: Path) -> bytes:
         raise InputError(
             f"{one_line(path)!r} cannot be the name of a file ({one_line(e)})"
         ) from None
-    if device:
-        raise FileError(path, "is a device; give a file")
+    if special:
+        raise FileError(path, "is a device or a pipe; give a file")
     return content
 
 
@@ -77,7 +99,8 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_hidden(path))
+        temporary = path.parent / f"{_hidden(path)}{secrets.token_hex(4)}"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     except OSError as e:
         raise _unwritable(path, e) from None
     try:
@@ -85,15 +108,12 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; outputs follow the user's umask.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
+        _sync_names(path.parent)
     except OSError as e:
         raise _unwritable(path, e) from None
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -117,8 +137,20 @@ def write_folder(path: str | Path) -> Iterator[Path]:
                         raise InputError(f"{path / file.name}: cannot be written (it is a folder)")
                 for file in files:
                     os.replace(file, path / file.name)
+                _sync_names(path)
+                _sync_names(path.parent)
         except OSError as e:
             raise _unwritable(path, e) from None
+
+
+def _sync_names(folder: Path) -> None:
+    """Flush the names in a folder to the disk; systems that cannot do so are left alone."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _hidden(path: Path) -> str:
@@ -128,7 +160,7 @@ def _hidden(path: Path) -> str:
 
 def remove_temporary(folder: Path) -> None:
     """Remove what writers that were killed have left below a folder."""
-    random_end = "[a-z0-9_]" * 8  # as tempfile names files
+    random_end = "[a-z0-9_]" * 8  # as tempfile names folders
     for path in sorted(folder.rglob(f".*.{random_end}")):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from scalefield.errors import FileError, import_extra, one_line
-from scalefield.io.disk import read_bytes
+from scalefield.io.disk import check_memory, read_bytes
 
 
 def read_exr(path: Path) -> dict[str, np.ndarray]:
@@ -22,8 +22,11 @@ def read_exr(path: Path) -> dict[str, np.ndarray]:
     openexr = import_openexr()
     if not path.is_file():
         read_bytes(path)  # raises the error that describes the path
+    parts = exr_parts(path)
     with quiet_openexr() as output:
         try:
+            samples = sum(part.width * part.height * (len(part.channels) + 1) for part in parts)
+            check_memory("its channels", 4 * samples, path.stat().st_size)
             with openexr.File(str(path), separate_channels=True) as file:
                 return {name: channel.pixels for name, channel in file.channels().items()}
         except (RuntimeError, ValueError, TypeError) as e:

@@ -1,22 +1,22 @@
-"""Photographs and label images; a file too small for the pixels that it declares is refused."""
+"""Photographs and label images; a file that declares too many pixels for its size is refused."""
 
 from __future__ import annotations
 
 import io
-import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
 
 from scalefield.errors import FileError, InputError, MissingExtra, one_line
 from scalefield.io.arrays import read_npy
-from scalefield.io.disk import read_bytes, write_atomic
+from scalefield.io.disk import check_memory, read_bytes, write_atomic
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000")
 """Accepted formats. Pillow supports more, and starts other programs for some of them."""
@@ -34,9 +34,13 @@ maps and images of 12 bits end below it."""
 ORIENTATION = 0x0112
 """EXIF tag of the orientation: 1 is upright, 2 to 8 are rotated or mirrored."""
 
-PACKED = {"PNG": 1032, "JPEG": 2048, "MPO": 2048, "WEBP": 8192, "BMP": 256}
-"""Largest ratio of pixel bytes to file bytes by format: deflate's limit; 64 pixels per bit of a
-JPEG; 256 pixels in 1.6 bits of a WebP (more only in flat lossless ones); runs in a BMP."""
+STORED = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2}
+"""Bytes of a pixel in Pillow by mode; all others take four."""
+RGB_WORK, NUMBERS_WORK = 4, 16
+"""Bytes for each pixel beside the image in Pillow: for a rotated copy or the array of `rgb`, and
+for arrays of wider numbers."""
+STRIP = 2**20
+"""Pixels that are converted at a time."""
 
 # Errors that damaged files cause in Pillow, found by fuzzing.
 IMAGE_ERRORS = (
@@ -45,15 +49,25 @@ IMAGE_ERRORS = (
 )  # fmt: skip
 
 
-def rgb(image: Image.Image) -> Image.Image:
+def rgb(image: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
     """The image in 8-bit RGB; see `rgb_pixels` for what is refused."""
     if image.mode.startswith(("I", "F")):  # grey of 16 or 32 bits
         values = np.asarray(image)
-        if values.dtype.kind in "iu" and not ((values >= 0) & (values <= 65535)).all():
+        if values.dtype.kind in "iu" and not (values.min() >= 0 and values.max() <= 65535):
             raise InputError(f"a grey image must have 8 or 16 bits, found mode {image.mode}")
-        values = values.astype(np.uint16) if values.dtype.kind in "iu" else values
-        return Image.fromarray(rgb_pixels(values))
-    return image.convert("RGB")
+        return rgb_pixels(values.astype(np.uint16) if values.dtype.kind in "iu" else values)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for rows in _strips(pixels.shape):  # Pillow would convert and copy all at once
+        strip = image.crop((0, rows.start, image.width, rows.stop))
+        pixels[rows] = np.asarray(strip.convert("RGB"))
+    return pixels
+
+
+def _strips(shape: Sequence[int]) -> Iterator[slice]:
+    """The rows of an image of this shape in parts of about `STRIP` pixels."""
+    height, width = shape[:2]
+    step = max(1, STRIP // max(1, width))
+    return (slice(top, min(top + step, height)) for top in range(0, height, step))
 
 
 def rgb_pixels(values: np.ndarray) -> np.ndarray:
@@ -91,20 +105,28 @@ def _eight_bits(pixels: np.ndarray) -> np.ndarray:
                 f"a grey image of 16 bits must use the range 0 … 65535, found values up to "
                 f"{high:g}; is it a depth map, or an image of fewer bits to be scaled?"
             )
-        return np.round(pixels / 257).astype(np.uint8)
+        return _by_strips(pixels, 1 / 257)
     if not (low >= 0 and high <= 1):  # NaN fails too
         hint = "; divide by 255?" if low >= 0 and 1 < high <= 255 else "; is it normalised?"
         raise InputError(
             f"an image of floats must have values of 0 … 1, found {low:.3g} … {high:.3g}{hint}"
         )
-    return np.round(255 * pixels.astype(np.float64)).astype(np.uint8)
+    return _by_strips(pixels, 255.0)
 
 
-def open_image(data: bytes) -> Image.Image:
+def _by_strips(pixels: np.ndarray, factor: float) -> np.ndarray:
+    """The pixels times a factor, rounded to 8 bits."""
+    scaled = np.empty(pixels.shape, np.uint8)
+    for rows in _strips(pixels.shape):
+        scaled[rows] = np.round(pixels[rows].astype(np.float64) * factor)
+    return scaled
+
+
+def open_image(data: bytes, work: int = RGB_WORK) -> Image.Image:
     """An opened image whose pixels are not decoded yet.
 
-    A file too small for the pixels that it declares is refused: Pillow would allocate them all, a
-    gigabyte for a few hundred bytes.
+    A file that declares too many pixels for its size is refused. `work` is the memory that the
+    caller needs for each pixel beside the decoded image.
     """
     heic = is_heic(data)
     if heic:
@@ -114,12 +136,23 @@ def open_image(data: bytes) -> Image.Image:
     except Image.UnidentifiedImageError:
         known = ", ".join((*IMAGE_FORMATS, "HEIC"))
         raise ValueError(f"{len(data)} bytes that are none of {known}") from None
-    bits = {"I": 16, "I;16": 16, "I;16B": 16, "LA": 16, "RGB": 24, "RGBA": 32}.get(image.mode, 1)
-    packed = PACKED.get(image.format or "", math.inf)
-    if image.width * image.height * bits / 8 > packed * len(data):
-        found = f"{image.width}×{image.height}"
-        raise ValueError(f"{found} pixels are promised, and {len(data)} bytes cannot hold them")
+    work = max(work, NUMBERS_WORK if image.mode.startswith(("I", "F")) else 0, _decoder_work(image))
+    needed = image.width * image.height * (STORED.get(image.mode, 4) + work)
+    check_memory(f"{image.width}×{image.height} pixels", needed, len(data))
     return image
+
+
+def _decoder_work(image: Image.Image) -> int:
+    """Bytes for each pixel that the decoder takes beside the image, as measured."""
+    match image.format:
+        case "JPEG2000":  # all samples in 32 bits, and those of a tile
+            return 6 * len(image.getbands()) + 2
+        case "WEBP":  # two canvases and the file's own frame
+            return 12
+        case "TIFF":  # a strip may be the whole image, with 16 bits a sample
+            return 8
+        case _:  # a progressive JPEG keeps the coefficients of all samples
+            return 6 if "progressive" in image.info else 4
 
 
 def is_heic(data: bytes) -> bool:
@@ -141,11 +174,12 @@ def register_heic() -> None:
 
 
 @contextmanager
-def opened_image(path: Path, kind: str = "image") -> Iterator[Image.Image]:
-    """The opened image of a file; what fails in the block becomes a `FileError`."""
+def opened_image(path: Path, kind: str = "image", work: int = RGB_WORK) -> Iterator[Image.Image]:
+    """The opened image of a file (see `open_image`); what fails in the block becomes a
+    `FileError`."""
     data = read_bytes(path)
     try:
-        with open_image(data) as image:
+        with open_image(data, work) as image:
             yield image
     except InputError as e:
         raise FileError(path, str(e)) from None
@@ -155,10 +189,9 @@ def opened_image(path: Path, kind: str = "image") -> Iterator[Image.Image]:
 
 def read_image(path: str | Path) -> np.ndarray:
     """An image file as uint8 RGB, upright (EXIF orientation applied)."""
-    from PIL import ImageOps
-
     with opened_image(Path(path)) as image:
-        return np.asarray(rgb(ImageOps.exif_transpose(image)))
+        ImageOps.exif_transpose(image, in_place=True)
+        return rgb(image)
 
 
 def image_bytes(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -187,7 +220,7 @@ def read_labels(path: str | Path) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         labels = read_npy(path)
     else:
-        with opened_image(path) as image:
+        with opened_image(path, work=NUMBERS_WORK) as image:
             labels = np.asarray(image)  # a palette's indices are the labels, not its colours
     if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iub":
         raise FileError(

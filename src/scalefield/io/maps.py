@@ -12,9 +12,9 @@ from PIL import Image, PngImagePlugin
 
 from scalefield.errors import FileError, one_line
 from scalefield.io.arrays import npz_members, read_npy
-from scalefield.io.disk import read_bytes, write_atomic
+from scalefield.io.disk import check_memory, read_bytes, write_atomic
 from scalefield.io.exr import exr_bytes, read_exr
-from scalefield.io.images import image_bytes, opened_image
+from scalefield.io.images import NUMBERS_WORK, image_bytes, opened_image
 
 T = TypeVar("T")
 
@@ -41,13 +41,15 @@ def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np
             ) from None
     if not (np.isfinite(units_per_metre) and units_per_metre > 0):
         raise FileError(path, f"units per metre must be above zero, found {units_per_metre:g}")
-    return np.where(values > 0, values / units_per_metre, np.nan)
+    depth_m = values / units_per_metre
+    depth_m[values == 0] = np.nan
+    return depth_m
 
 
 def read_png16(path: Path, *, accept_8_bits: bool = False) -> tuple[np.ndarray, dict[str, str]]:
     """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused unless they
     are accepted, and then three equal channels count as one (Depth Anything's `--grayscale`)."""
-    with opened_image(path, "PNG") as image:
+    with opened_image(path, "PNG", NUMBERS_WORK) as image:
         mode, tags = image.mode, dict(getattr(image, "text", {}))
         values = np.asarray(image)
     if accept_8_bits and mode == "RGB" and (values == values[..., :1]).all():
@@ -58,7 +60,7 @@ def read_png16(path: Path, *, accept_8_bits: bool = False) -> tuple[np.ndarray, 
             f"depth must be a one-channel 16-bit PNG, found mode {mode} with 8 bits "
             "a channel, which is usually a picture of depth and not depth",
         )
-    return values.astype(np.float64), tags
+    return values, tags
 
 
 def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: float) -> int:
@@ -102,7 +104,9 @@ def read_map(
             values = _only(path, {"": _read_pfm(path)}, key)
         case ".png":
             units = _only(path, {"": read_png16(path, accept_8_bits=zero_is_far)[0]}, key)
-            values = np.where((units > 0) | zero_is_far, units, np.nan).astype(np.float32)
+            values = units.astype(np.float32)
+            if not zero_is_far:
+                values[units == 0] = np.nan
         case suffix:
             raise FileError(path, f"a map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
     if values.dtype.itemsize == 1 and values.dtype.kind in "iu" and not zero_is_far:
@@ -115,7 +119,13 @@ def read_map(
         raise FileError(path, f"a map must have shape (height, width), found {shape}")
     # What float32 holds exactly stays small; 32-bit integers and doubles keep their digits.
     wide = (values.dtype.kind in "iu" and values.dtype.itemsize > 2) or values.dtype.itemsize > 4
-    return np.multiply(values, scale, dtype=np.float64 if wide else np.float32)
+    dtype = np.dtype(np.float64 if wide else np.float32)
+    try:
+        needed = values.size * (values.itemsize + dtype.itemsize)
+        check_memory(f"{shape[1]}×{shape[0]} pixels", needed, path.stat().st_size)
+    except ValueError as e:
+        raise FileError(path, f"not a readable map ({e})") from None
+    return np.multiply(values, scale, dtype=dtype)
 
 
 def without_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -11,9 +11,12 @@ import numpy as np
 from jaxtyping import UInt8
 
 from scalefield.errors import InputError, import_extra, one_line
+from scalefield.io.disk import check_memory
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
 """Suffixes of video files."""
+FRAME_WORK = 32
+"""Bytes for each pixel of a frame: decoders keep up to 16 earlier frames."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +53,18 @@ def read_frames(path: Path, *, every: int = 1) -> Iterator[VideoFrame]:
         with av.open(str(path), metadata_errors="replace") as container:
             if not container.streams.video:
                 raise InputError(f"{path}: has no video stream")
-            for index, frame in enumerate(container.decode(container.streams.video[0])):
+            stream = container.streams.video[0]
+            size = (stream.codec_context.width, stream.codec_context.height)
+            needed = size[0] * size[1] * FRAME_WORK
+            check_memory(f"frames of {size[0]}×{size[1]} pixels", needed, path.stat().st_size)
+            for index, frame in enumerate(container.decode(stream)):
                 if index % every == 0:
                     image = frame.to_ndarray(format="rgb24")
                     turned = np.rot90(image, round(getattr(frame, "rotation", 0) / 90))
                     yield VideoFrame(index, np.ascontiguousarray(turned))
-    except av.FFmpegError as e:
+    except InputError:
+        raise
+    except (av.FFmpegError, ValueError) as e:
         raise InputError(f"{path}: not a readable video ({one_line(e)})") from None
 
 

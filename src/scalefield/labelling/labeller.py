@@ -20,7 +20,9 @@ from scalefield.io import read_text, write_atomic, write_folder, write_json
 from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.rules import Rules
 from scalefield.labelling.samples import Job, Sample
-from scalefield.mde import MDE, MDEOutput, estimate_batch, load_mde
+from scalefield.mde import MDE
+from scalefield.mde.output import Kind, MDEOutput
+from scalefield.mde.own_maps import RelativeDepth
 from scalefield.methods import make_method
 from scalefield.recovery import Method
 
@@ -36,18 +38,24 @@ bugs and end the run."""
 class LabelConfig:
     """Everything that influences a label; a folder holds the labels of one configuration."""
 
-    mde: str
+    mde: str | MDE
+    """An estimator by name, or `OwnMaps` by the images' keys."""
     method: str
     options: dict[str, Any] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     device: str = "cpu"
     batch: int = 1
     """Images of one size that the MDE computes together."""
+    kind: Kind | None = None
+    """Kind of an estimator that does not determine it."""
+    affine: bool | None = None
+    """Whether the shift of the relative depth is unknown; None for what the estimator declares."""
 
     def identity(self) -> dict[str, Any]:
         """The values that must be equal for two runs to share a folder."""
         ours = dataclasses.asdict(self)
-        return {name: ours[name] for name in ("mde", "method", "options", "rules")}
+        declared = [name for name in ("kind", "affine") if ours[name] is not None]
+        return {name: ours[name] for name in ("mde", "method", "options", "rules", *declared)}
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Labeller:
     """
 
     out: Path
-    mde: MDE
+    mde: RelativeDepth
     method: Method
     rules: Rules
     batch: int = 1
@@ -121,7 +129,7 @@ class Labeller:
         for group in sizes.values():
             keys, images = zip(*group, strict=True)
             try:
-                outputs |= zip(keys, estimate_batch(self.mde, images), strict=True)
+                outputs |= zip(keys, self.mde.batch(images, keys), strict=True)
             except FAILURES as e:
                 outputs |= dict.fromkeys(keys, _reason(e))
         return outputs
@@ -136,14 +144,15 @@ class Labeller:
         held_out = held_out_errors(
             mde_output, anchors, self.method, self.rules.folds, sample.key, solver=solver
         )
-        label_figures = figures(recovery, anchors, held_out)
+        labelled = np.ones(recovery.depth_m.shape, dtype=bool)
+        if recovery.support is not None:
+            labelled = recovery.support >= self.rules.min_support
+        label_figures = figures(recovery, anchors, held_out, labelled)
         reasons = self.rules.judge(label_figures)
         maps = {"depth_m": recovery.depth_m}
         if recovery.std_log is not None:
             maps["std_log"] = recovery.std_log.astype(np.float16)
-        if recovery.support is not None and self.rules.min_support > 0:
-            supported = recovery.support >= self.rules.min_support
-            maps = {name: np.where(supported, m, np.nan) for name, m in maps.items()}
+        maps = {name: np.where(labelled, m, np.nan) for name, m in maps.items()}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **maps)  # type: ignore[arg-type]
         record = {
@@ -157,7 +166,7 @@ class Labeller:
 
 def make_labeller(config: LabelConfig, out: Path) -> Labeller:
     """The labeller of a configuration, with what the configuration names loaded."""
-    mde = load_mde(config.mde, device=config.device)
+    mde = RelativeDepth(config.mde, config.kind, config.affine).load(config.device)
     method = make_method(config.method, **config.options)
     return Labeller(out, mde, method, config.rules, config.batch)
 

@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
 from scalefield.errors import FileError, InputError, one_line
-from scalefield.io import IMAGE_SUFFIXES, files_below, read_image, read_text
+from scalefield.io import IMAGE_SUFFIXES, files_below, read_image, read_text, refuse_address
 
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
 
@@ -92,6 +92,7 @@ def find_jobs(source: Path) -> tuple[list[Job], list[str]]:
     if source.suffix == ".tar":
         return _from_shards([source], source.parent)
     if not source.is_dir():
+        refuse_address(source)
         raise InputError(f"{source}: wanted a folder, a .csv list or a .tar shard")
     files = [path for path in files_below(source) if path.is_file()]
     if shards := [path for path in files if path.suffix == ".tar"]:

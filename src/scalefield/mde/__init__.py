@@ -181,7 +181,8 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     folder with model.safetensors; a release file of MiDaS or Depth Anything (.pt, .pth); an ONNX
     file or its description (see `onnx_mde`). `kind` is for models whose architecture does not
     determine whether they give depth or disparity. `affine:NAME` is the estimator NAME whose output
-    is normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
+    is normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits, `median:NAME`
+    with D divided by its median (see `affine`).
     """
     from scalefield.mde.affine import AffineMDE, Normalisation
 

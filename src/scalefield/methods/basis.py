@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -17,6 +17,7 @@ from scalefield.alignment.uncertainty import (
     LinearSmoother,
     coarse_pixels,
     fit_std,
+    product,
     to_image,
 )
 from scalefield.anchors import Anchors
@@ -24,7 +25,10 @@ from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.basis.grids import grid_log_depth, sample, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import Ridge, Solution, anchor_weights, solve, targets
+from scalefield.basis.spectral import spectral_statistics
+from scalefield.explanation import Explanation, lattice
 from scalefield.field.condition import condition
+from scalefield.field.decomposition import Decomposition
 from scalefield.field.model import load_field
 from scalefield.field.observations import Readings
 from scalefield.mde.output import MDEOutput
@@ -96,7 +100,7 @@ class Basis(Method):
         fit = WeightFit.of(maps, mde_output, anchors, self.ridge or generator.config.ridge)
         # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
         log_scale = upsample(fit.solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
-        return Recovery.from_log_scale(
+        recovery = Recovery.from_log_scale(
             mde_output,
             anchors,
             log_scale[0, 0],
@@ -107,6 +111,7 @@ class Basis(Method):
             gating=maps.gating[0],
             **report,
         )
+        return replace(recovery, explainer=partial(fit.explain, mde_output, anchors))
 
     def prepare(self) -> None:
         """Load the generator."""
@@ -133,7 +138,7 @@ def basis_maps(generator: Generator, mde_output: MDEOutput) -> BasisMaps:
 
 
 def anchor_embeddings(maps: BasisMaps, mde_output: MDEOutput, anchors: Anchors) -> Tensor:
-    """M, with M_im = E_m(a_i) at the pixel each anchor falls in (Eq. M)."""
+    """M, with M_im = E_m(a_i) at the pixel each anchor falls in (Eq. 12)."""
     return embeddings(maps, mde_output.shape, *anchors.pixels(mde_output.shape))
 
 
@@ -202,8 +207,38 @@ class WeightFit:
 
     def std_log(self) -> Float[Tensor, "h w"]:
         """std_log of the weighted basis maps, which are linear in the targets."""
-        embedded = embeddings(self.maps, self.shape, *coarse_pixels(self.shape))
-        at_pixels, _ = penalised_design(embedded.detach().double().cpu().numpy(), self.ridge)
+        at_pixels = self.design(*coarse_pixels(self.shape))
         slopes = np.ones(len(self.residuals)), np.ones(len(at_pixels))
         std_log = fit_std(self.smoother, self.residuals, self.tau, slopes, at_pixels)
-        return to_image(std_log, self.shape, embedded.device)
+        return to_image(std_log, self.shape, self.maps.basis_maps.device)
+
+    def design(self, rows: np.ndarray, columns: np.ndarray) -> Float64[np.ndarray, "p m"]:
+        """The design at pixels."""
+        embedded = embeddings(self.maps, self.shape, rows, columns)
+        return penalised_design(embedded.detach().double().cpu().numpy(), self.ridge)[0]
+
+    def explain(
+        self, mde_output: MDEOutput, anchors: Anchors, recovery: Recovery[np.ndarray]
+    ) -> Explanation:
+        """The weighted basis maps with their gates, and the spectrum of the embeddings."""
+        weights, gating = self.solution.weights[0], self.maps.gating[0].cpu()
+        E = self.maps.basis_maps[0].detach()
+        weighted = (E * weights.to(E)[:, None, None]).cpu()
+        parts = {f"E{m}": part for m, part in enumerate(weighted)}
+        offset = self.solution.offset[0].to(weighted).expand_as(weighted[0])
+        whole = Decomposition(
+            {"offset": offset, **parts}, torch.ones_like(offset, dtype=torch.bool)
+        )
+        M = anchor_embeddings(self.maps, mde_output, anchors).detach().cpu()
+        y = torch.from_numpy(targets(mde_output, anchors))
+        slopes = product(self.design(*lattice(self.shape)), self.smoother.gain)
+        return Explanation(
+            recovery,
+            {name: part.numpy() for name, part in whole.parts.items()},
+            whole.shares,
+            anchors,
+            np.abs(slopes).mean(axis=0),
+            weights=dict(zip(parts, weights.tolist(), strict=True)),
+            gating=dict(zip(parts, gating.numpy(), strict=True)),
+            spectrum=spectral_statistics(M, gating, y),
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as option
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, get_args
 
@@ -11,7 +12,9 @@ import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
+from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors
+from scalefield.explanation import Explanation, lattice
 from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
 from scalefield.field.config import InferenceConfig
 from scalefield.field.decomposition import Decomposition
@@ -19,9 +22,13 @@ from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.observations import Readings
+from scalefield.geometry.survey import Survey
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.validation import require_choice
+
+HELD_OUT_FOLDS = 8
+"""Folds of `report.held_out_log`."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +62,24 @@ class Field(Method):
         """Recover metric depth; without anchors, the depth that is expected of such an image."""
         return self.solver(mde_output)(anchors)
 
-    def solver(self, mde_output: MDEOutput) -> Solver:
-        """The method for one image; the network runs once."""
+    def solver(self, mde_output: MDEOutput, survey: Survey | None = None) -> Solver:
+        """The method for one image, with measurements of other kinds; the network runs once."""
         image = self.load().image_inputs(mde_output)
 
         def solve(anchors: Anchors) -> Recovery[Tensor]:
-            if len(anchors) == 0:
+            if len(anchors) == 0 and survey is None:
                 return expected_recovery(self.load(), mde_output, image)
-            return self.condition(image, anchors).recovery(mde_output, anchors)
+            posterior = self.condition(image, anchors, survey=survey)
+            recovery = posterior.recovery(mde_output, anchors)
+            if survey is not None:
+                return recovery
+            explainer = partial(explain, posterior, mde_output, anchors)
+            recovery = replace(recovery, explainer=explainer)
+            fold = block_folds(anchors.u, anchors.v, HELD_OUT_FOLDS)
+            if fold is None or not recovery.report.leave_one_out_log:
+                return recovery
+            errors = tuple(posterior.held_out_log(fold).tolist())
+            return replace(recovery, report=replace(recovery.report, held_out_log=errors))
 
         return solve
 
@@ -75,7 +92,11 @@ class Field(Method):
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
     def condition(
-        self, image: ImageInputs, anchors: Anchors, editor: FieldEditor | None = None
+        self,
+        image: ImageInputs,
+        anchors: Anchors,
+        editor: FieldEditor | None = None,
+        survey: Survey | None = None,
     ) -> FieldPosterior:
         """The posterior over an image; `editor` keeps what an edit does not change."""
         model = self.load()
@@ -87,6 +108,7 @@ class Field(Method):
             scale_prior=self.scale_prior,
             config=self.inference,
             editor=editor,
+            survey=survey,
         )
 
     def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> Decomposition:
@@ -100,3 +122,17 @@ class Field(Method):
     ) -> Float64[np.ndarray, " n"]:
         """Smoother weights ∂ℓ/∂yᵢ at the pixel (u, v): how much each anchor determines it."""
         return self.condition(self.load().image_inputs(mde_output), anchors).influence(v, u)
+
+
+def explain(
+    posterior: FieldPosterior,
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    recovery: Recovery[np.ndarray],
+) -> Explanation:
+    """The parts of `Field.decompose`, and the smoother weights of each anchor over the image."""
+    whole = Decomposition(posterior.parts(), mde_output.valid)
+    pixels = zip(*lattice(mde_output.shape), strict=True)
+    influence = [np.abs(posterior.influence(int(v), int(u))) for v, u in pixels]
+    parts = {name: part.detach().cpu().numpy() for name, part in whole.parts.items()}
+    return Explanation(recovery, parts, whole.shares, anchors, np.mean(influence, axis=0))

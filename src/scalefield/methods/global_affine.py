@@ -1,4 +1,4 @@
-"""Global affine alignment: one scale and one shift for the whole image (Eq. global_scale)."""
+"""Global affine alignment: one scale and one shift for the whole image (Eq. 2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Fit = Literal["least_squares", "ransac", "median_mad"]
 class Global(Method):
     """One scale and one shift for the image, fitted to the anchors.
 
-    Minimises Σ w (y − s·x − t)² with w = 1/σ² if σ is known (Eq. global_scale). Fallbacks: scale
+    Minimises Σ w (y − s·x − t)² with w = 1/σ² if σ is known (Eq. 2). Fallbacks: scale
     only (the median of y/x) for one anchor, anchors of equal relative depth or s ≤ 0; a constant if
     no anchor has a relative disparity above zero.
     """

@@ -37,7 +37,7 @@ class LogKernel(Method):
     """The anchors' log-ratios smoothed over the image with a Gaussian as wide as their spacing.
 
     At a pixel q, ℓ = Σ w_i y_i / Σ w_i with w_i = exp(−‖q − a_i‖² / (2b²)), which minimises Σ w_i
-    (ℓ − y_i)²; y_i are the log-ratios of Eq. anchor_targets. Far from all anchors ℓ tends to the
+    (ℓ − y_i)²; y_i are the log-ratios of Eq. 10. Far from all anchors ℓ tends to the
     nearest anchor's y. Where every weight underflows (37 bandwidths away) it is set to that value.
     """
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+DepthUnit = Literal["raw", "median"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReproductionOptions:

@@ -13,8 +13,8 @@ from scalefield.anchor_sampling import REGIMES
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.grids import grid_shape
 from scalefield.datasets import Frame
-from scalefield.errors import InputError
-from scalefield.mde import MODELS, open_mde
+from scalefield.errors import InputError, counted
+from scalefield.mde import open_mde
 from scalefield.mde.hub import WeightsNotFound
 from scalefield.reproduction.matrix import GeneratorJob
 from scalefield.reproduction.stages import EstimatorSpec, Reproduction
@@ -33,6 +33,8 @@ SAMPLED_FRAMES = 2
 """Frames of each dataset that are read to measure reading."""
 LONGEST_STEP_S = 0.5
 """Time of a training step above which no larger batch is timed."""
+REPORT_S = 10.0
+"""Assumed core-seconds of the report of one dataset with one estimator, measured on tiny images."""
 VALIDATION_SHARE = 1 / 3
 """Assumed time of a batch without its backward pass, as a share of a training step."""
 
@@ -92,6 +94,10 @@ def plan(reproduction: Reproduction) -> list[Line]:
             lines.append(_prepare_line(reproduction, estimator, samples, measured))
             lines.append(_train_line(reproduction, estimator, samples, measured.channels))
         lines.append(_evaluate_line(reproduction, estimator, samples, measured))
+    if reproduction.tables:
+        runs = len(reproduction.estimators) * len(samples)
+        what = counted(runs, "run")
+        lines.append(Line("report", what, REPORT_S * runs, 1e-3 * runs))
     return lines
 
 
@@ -120,25 +126,27 @@ def _sample(reproduction: Reproduction, name: str) -> _Sample:
 def _measure_mde(
     reproduction: Reproduction, estimator: EstimatorSpec, samples: dict[str, _Sample]
 ) -> _Predictions:
-    """Run the MDE on one image of each dataset; without weights, return what is known of it."""
-    card = MODELS.get(estimator.source)
+    """Run the MDE on the smallest image, which stands for the others in proportion to their size;
+    without weights, return what is known of it."""
+    card = estimator.card
     try:
         mde = open_mde(estimator.source, str(pick_device(reproduction.device)))
     except WeightsNotFound:
         return _Predictions((card.feature_channels or 0) if card else 0, None, {})
-    seconds, cached_bytes, channels = {}, {}, 0
-    mde(next(iter(samples.values())).image)  # the first call is slower
-    for name, sample in samples.items():
-        began = time.perf_counter()
-        output = mde(sample.image)
-        seconds[name] = time.perf_counter() - began
-        cached_bytes[name] = 4 * output.prediction.numel()
-        if output.confidence is not None:
-            cached_bytes[name] += 4 * output.confidence.numel()
-        if output.features is not None:
-            channels = output.features.shape[0]
-            cached_bytes[name] += 2 * output.features.numel()
-    return _Predictions(channels, seconds, cached_bytes)
+    smallest = min(samples.values(), key=lambda sample: sample.megapixels)
+    mde(smallest.image)  # the first call is slower
+    began = time.perf_counter()
+    output = mde(smallest.image)
+    seconds, pixels = time.perf_counter() - began, output.prediction.numel()
+    channels, kept = 0, 4 * pixels * (1 if output.confidence is None else 2)
+    if output.features is not None:
+        channels, kept = output.features.shape[0], kept + 2 * output.features.numel()
+    ratios = {name: sample.megapixels / smallest.megapixels for name, sample in samples.items()}
+    return _Predictions(
+        channels,
+        {name: seconds * ratio for name, ratio in ratios.items()},
+        {name: round(kept * ratio) for name, ratio in ratios.items()},
+    )
 
 
 def _prepare_line(
@@ -157,7 +165,8 @@ def _prepare_line(
         size += frames * frame_bytes / 1e9
         reading += frames * sample.read_s / max(1, reproduction.workers)
         predicting += frames * (0.0 if predict_s is None else predict_s[name])
-    what = f"{count:,} frames, F of {channels} channels as {chosen.features}"
+    device = pick_device(reproduction.device)
+    what = f"{count:,} frames on {device}, F of {channels} channels as {chosen.features}"
     seconds = None if predict_s is None else max(reading, predicting)
     return Line(f"prepare {estimator.label}", what, seconds, size)
 
@@ -171,17 +180,17 @@ def _train_line(
     train, val = (sum(s.frames[split] for s in samples.values()) for split in ("train", "val"))
     jobs, largest = reproduction.job_list, max(samples.values(), key=lambda s: s.cells)
     device, at_once = str(pick_device(reproduction.device)), min(reproduction.jobs, len(jobs))
-    step_s: dict[int, float] = {}
+    # K adds little to a step: the largest is timed, for all.
+    timed = max(jobs, key=lambda job: (job.k, not job.zero_features))
+    step_s = step_seconds(reproduction.config(timed), channels, largest.shape, device)
     durations: dict[GeneratorJob, float] = {}
     steps = 0
     for job in jobs:
         config = reproduction.config(job)
-        if job.k not in step_s:
-            step_s[job.k] = step_seconds(config, channels, largest.shape, device)
         per_epoch, validated = math.ceil(train / config.batch), math.ceil(val / config.batch)
         steps += config.epochs * per_epoch
         equivalent_steps = config.epochs * (per_epoch + validated * VALIDATION_SHARE)
-        durations[job] = equivalent_steps * step_s[job.k]
+        durations[job] = equivalent_steps * step_s
     longest = max(
         own + (durations[job.start] if job.start else 0.0) for job, own in durations.items()
     )

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ from scalefield.io import (
     write_json,
 )
 from scalefield.io.weights import sha256
-from scalefield.mde import ALIASES, MODELS
+from scalefield.mde import ALIASES, MODELS, ModelCard
+from scalefield.mde.affine import Normalisation, public_name
 from scalefield.reproduction.matrix import (
     BANDWIDTHS,
     PAPER_MDES,
@@ -44,7 +46,7 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
-from scalefield.reproduction.options import ReproductionOptions
+from scalefield.reproduction.options import DepthUnit, ReproductionOptions
 from scalefield.runtime.workers import worker_pool
 from scalefield.training.bank import ResidentFrames
 from scalefield.training.basis import train_basis
@@ -69,13 +71,21 @@ class EstimatorSpec:
     """Folders of models of the same kind, each trained without some places."""
 
     @classmethod
-    def parse(cls, text: str, cross_fit: tuple[Path, ...] = ()) -> EstimatorSpec:
+    def parse(
+        cls, text: str, cross_fit: tuple[Path, ...] = (), unit: DepthUnit = "raw"
+    ) -> EstimatorSpec:
         """Read NAME or LABEL=SOURCE."""
         label, found, source = text.partition("=")
         if found and not (label and source):
             raise InputError(f"--mde wants NAME or LABEL=SOURCE, found {text!r}")
         label = ALIASES.get(label, label)
-        return cls(re.sub(r"[^\w.-]+", "-", label), source or label, cross_fit)
+        prefix = "" if unit == "raw" else f"{unit}:"
+        return cls(re.sub(r"[^\w.-]+", "-", prefix + label), prefix + (source or label), cross_fit)
+
+    @property
+    def card(self) -> ModelCard | None:
+        """What is known of the estimator before its weights are opened."""
+        return MODELS.get(Normalisation.split(self.source)[1])
 
 
 FINISHED = "finished.json"
@@ -166,24 +176,30 @@ class Reproduction(ReproductionOptions):
             for name in self.datasets:
                 self.evaluation(estimator, name)
 
+    def incomplete(self) -> list[str]:
+        """A line for each of the paper's datasets that is not there as a whole."""
+        found = {n: getattr(d, "incomplete", str)() for n, d in self.datasets.items()}
+        return [f"{name}: {sentence}" for name, sentence in found.items() if sentence]
+
     def check_estimators(self) -> None:
         """Raise InputError if the weights of an MDE cannot be opened, or training needs F and there
         is none; weights are fetched."""
         for estimator in self.estimators:
             open_cross_fit(estimator.source, estimator.cross_fit, "cpu")
-            card = MODELS.get(estimator.source)
+            card = estimator.card
             if self.trains and card is not None and card.feature_channels is None:
                 raise InputError(no_features(estimator.label))
 
     def run(self) -> Path:
         """All stages, one after another; the value is the report's page, or the results' folder."""
         self.check()
+        for line in self.incomplete():
+            print(line, file=sys.stderr)
         self.check_estimators()
         self.claim()
+        remove_temporary(self.out)
         self.write_splits()
         for estimator in self.estimators if self.trains else ():
-            remove_temporary(self.out / "prepared" / estimator.label)
-            remove_temporary(self.out / "generators" / estimator.label)
             self.train(estimator, self.prepare(estimator))
             write_json(self.out / "training.json", self.training_record())
         folders = [
@@ -348,7 +364,6 @@ class Reproduction(ReproductionOptions):
         folder = self.out / "results" / f"{name}-{estimator.label}"
         evaluation = self.evaluation(estimator, name)
         self.claim_results(folder, evaluation)
-        remove_temporary(folder)
         device = str(pick_device(self.device))
         source = FrameSource(self.datasets[name], estimator.source, device, self.cache)
         evaluator = Evaluator(source, evaluation, folder)
@@ -379,6 +394,7 @@ class Reproduction(ReproductionOptions):
             seed=0,
             ranges_m=getattr(self.datasets[name], "ranges_m", {}),
             cached=self.cache is not None,
+            source=public_name(estimator.source),
         )
 
     def rows(self, estimator: EstimatorSpec, dataset: str) -> Iterator[MethodSpec]:
@@ -395,7 +411,7 @@ class Reproduction(ReproductionOptions):
         """The folder of every generator of an MDE: ready ones, checked, or those to be trained."""
         if self.generators is None:
             return {job: self.run_folder(estimator, job) / "model" for job in self.job_list}
-        card = MODELS.get(estimator.source)
+        card = estimator.card
         channels = None if card is None else card.feature_channels
         return find_generators(
             Path(self.generators), estimator.label, self.job_list, channels=channels
@@ -425,11 +441,11 @@ class Reproduction(ReproductionOptions):
         from scalefield.benchmark.report import load_run, write_report
 
         runs = [load_run(folder) for folder in folders]
-        return write_report(runs, self.out / "report", self.title + self.deviations)
+        return write_report(runs, self.out / "report", self.title, self.deviations)
 
     @property
-    def deviations(self) -> str:
-        """What differs from the paper's data and recipe, as the end of the report's title."""
+    def deviations(self) -> list[str]:
+        """What differs from the paper's data and recipe, as a sentence under the report's title."""
         sources = {estimator.source: estimator.label for estimator in self.estimators}
         used = [s if label == s else f"{label}={s}" for s, label in sources.items()]
         found = []
@@ -453,7 +469,7 @@ class Reproduction(ReproductionOptions):
                 found.append(f"{self.epochs[0]} and {self.epochs[1]} epochs")
             preset = paper_preset(8, "low")
             found += sorted(k for k, v in self.changes.items() if getattr(preset, k) != v)
-        return f" (not as in the paper: {', '.join(found)})" if found else ""
+        return [f"Not as in the paper: {', '.join(found)}."] if found else []
 
 
 def no_features(label: str) -> str:

@@ -89,7 +89,7 @@ def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> di
         "dense": dense_loss(log_depth, true_log_depth, everywhere, config.beta),
         "anchor": anchor_loss(fitted, y, batch.anchor_weights),
         "decor": decorrelation_loss(basis_maps),
-        "gate": gate_loss(gating, config.losses.literal_gate_sum),
+        "gate": gate_loss(gating, config.losses.gate_reduction),
     }
     total = (
         losses["dense"]

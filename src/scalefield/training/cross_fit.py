@@ -11,6 +11,7 @@ from scalefield.errors import InputError
 from scalefield.io import read_json
 from scalefield.io.weights import WEIGHTS
 from scalefield.mde import MDE, open_mde
+from scalefield.mde.affine import Normalisation
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,12 @@ def open_cross_fit(
     predict frames that it was trained on.
     """
     mde = open_mde(name, device, cache)
-    folds = [(open_mde(str(folder), device, cache), trained_on(folder)) for folder in folders]
-    return mde, CrossFit(tuple(folds or [(mde, frozenset() if in_sample else known_scenes(name))]))
+    inner = Normalisation.split(name)[1]
+    prefix = name.removesuffix(inner)
+    folds = [
+        (open_mde(f"{prefix}{folder}", device, cache), trained_on(folder)) for folder in folders
+    ]
+    return mde, CrossFit(tuple(folds or [(mde, frozenset() if in_sample else known_scenes(inner))]))
 
 
 def known_scenes(name: str) -> frozenset[str]:

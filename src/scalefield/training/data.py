@@ -27,6 +27,8 @@ from scalefield.training.cross_fit import CrossFit
 
 PIXELS = 8192
 """Known pixels kept of each frame, drawn once by its name."""
+SKY_FACTOR = 10.0
+"""Largest depth of the sky, relative to that of the farthest surface."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +189,14 @@ def prepare_frame(
 
 
 def filled(frame: Frame) -> Float[Tensor, "h w"]:
-    """True depth everywhere: holes take the nearest known pixel's."""
+    """True depth everywhere: holes take the nearest known pixel's, and the sky a multiple of the
+    largest depth, drawn by the frame's name, because estimators differ there."""
     nearest = distance_transform_edt(~frame.mask, return_distances=False, return_indices=True)
-    return torch.from_numpy(frame.depth_m[tuple(nearest)]).float()
+    depth_m = frame.depth_m[tuple(nearest)]
+    if frame.sky is not None and frame.sky.any():
+        beyond = SKY_FACTOR ** seeded_rng(0, frame.name, "sky").random()
+        depth_m = np.where(frame.sky, beyond * depth_m[frame.mask].max(), depth_m)
+    return torch.from_numpy(depth_m).float()
 
 
 def prepare(

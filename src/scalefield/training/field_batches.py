@@ -113,6 +113,7 @@ def draw_batch(bank: Bank, config: FieldTraining, n: int, rng: torch.Generator) 
         anchors=table.at(anchors),
         anchor_weights=torch.ones(size, n, device=device),
         image=image,
+        shift=torch.where(unknown.affine, unknown.true, torch.nan),
     )
 
 
@@ -156,7 +157,8 @@ def network_maps(net: FieldNet, frames: Batch | Bank) -> FieldMaps:
     image = None if frames.image is None else frames.image.float()
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         maps = net(frames.log_depth.float(), image, None if features is None else features.float())
-    return FieldMaps(maps.maps.float(), maps.expected_log_depth.float(), maps.layout)
+    shift = None if maps.shift is None else maps.shift.float()
+    return FieldMaps(maps.maps.float(), maps.expected_log_depth.float(), maps.layout, shift)
 
 
 def kernel_inputs(maps: FieldMaps, pixels: Pixels) -> KernelInputs:

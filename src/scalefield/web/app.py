@@ -2,6 +2,7 @@
 
 GET    /                               the page; ?token= sets the cookie of a server with a token
 GET    /api                            methods, samples, limits, colour tables
+GET    /api/address.svg                the address of the page for other devices, as a QR code
 POST   /api/length                     {text[, unit]} → {length_m}
 POST   /api/sessions                   a photograph, ?name= → 202, a session
 POST   /api/samples/{name}             → 202, a session with the anchors of a bundled sample
@@ -15,12 +16,16 @@ PUT    /api/sessions/{id}/depth        a depth file, ?name= &kind=[ &resize= &ke
 POST   /api/sessions/{id}/table        a table of anchors → {anchors}
 POST   /api/sessions/{id}/recover      an edit → log-scale and its std, in the format of wire.py
 POST   /api/sessions/{id}/suggest      an edit → {suggestions: [{u, v, std_log, removes}, …]}
-POST   /api/sessions/{id}/measure      an edit with points: [{u, v}, …] → {depth_m, std_log, report}
+POST   /api/sessions/{id}/measure      a question → depths and measurements with 90 % intervals
 POST   /api/sessions/{id}/files/{name} an edit [with fov_deg, max_points] → one of exports.FILES
 
-An edit is {anchors: [{u, v, depth_m[, sigma_m]}, …][, method][, size: full or preview]}; depth is
-exp(log D_MDE + log-scale) within the answer's limits_m. An error is {error: a sentence, code}, with
-`choices` for a depth file of several arrays and `readings` for a length with several.
+An edit is {anchors: [{u, v, depth_m[, sigma_m]}, …][, method][, size: full or preview][, known:
+[{kind, points[, value_m]}, …], fov_deg]}, where `known` are measurements besides anchors; depth is
+exp(log D_MDE + log-scale) within the answer's limits_m. A question is an edit with points: [{u, v},
+…], or measurements: [{kind: distance, path, area or height, points}, …]; its answer is
+{depth_m[, low_m, high_m, std_log], measurements: [{value, low, high}, …], report}. An error is
+{error: a sentence, code}, with `choices` for a depth file of several arrays and `readings` for a
+length with several.
 """
 
 from __future__ import annotations
@@ -48,13 +53,17 @@ from scalefield.web.uploads import Limits, SeveralArrays
 
 
 def create_app(
-    limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOSTS, token: str = ""
+    limits: Limits | None = None,
+    hosts: tuple[str, ...] = LOCAL_HOSTS,
+    token: str = "",
+    address: str = "",
 ) -> Starlette:
     """The whole server, to be run by any ASGI runner; it answers to `hosts` only.
 
-    With a `token`, it answers only to requests that carry it; see `Guard`.
+    With a `token`, it answers only to requests that carry it; see `Guard`. `address` is where other
+    devices open the page, which shows it as a QR code.
     """
-    server = Server(limits or Limits())
+    server = Server(limits or Limits(), address)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -66,6 +75,7 @@ def create_app(
     routes = [
         Route("/", server.page),
         Route("/api", server.info),
+        Route("/api/address.svg", server.address_code),
         Route("/api/length", server.length, methods=["POST"]),
         Route("/api/sessions", server.create, methods=["POST"]),
         Route("/api/samples/{name}", server.create_sample, methods=["POST"]),

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -33,6 +33,10 @@ HEADERS = {
 
 TOKEN_COOKIE = "scalefield_token"
 TOKEN_WANTED = "this server requires a token; open the address with ?token=… that it printed"
+TOKEN_PAGE = (
+    "This page opens by the whole address that <code>scalefield web</code> printed, with "
+    "<code>?token=…</code> at its end."
+)
 log = logging.getLogger(__name__)
 
 
@@ -94,6 +98,8 @@ class Guard:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         if self.matches(bearer) or self.matches(cookie_token(headers.get("cookie", ""))):
             return None
+        if "text/html" in headers.get("accept", ""):
+            return HTMLResponse(f"<!doctype html><title>scalefield</title><p>{TOKEN_PAGE}", 401)
         return JSONResponse({"error": TOKEN_WANTED, "code": "token"}, 401)
 
     def matches(self, given: str) -> bool:

@@ -26,18 +26,19 @@ from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.inputs import from_array
 from scalefield.io import image_bytes
 from scalefield.mde import MODELS, MDEOutput
+from scalefield.measurements import OBJECTS
 from scalefield.methods import METHODS
 from scalefield.web import wire
 from scalefield.web.edits import (
     QUICK_METHODS,
     apply_edit,
-    full_recovery,
+    optional_number,
     parse_edit,
-    parse_points,
     suggestions,
 )
 from scalefield.web.exports import CloudOptions, export
 from scalefield.web.guard import Bodies
+from scalefield.web.measuring import measure, parse_question
 from scalefield.web.pool import Pool
 from scalefield.web.sessions import Session, Sessions
 from scalefield.web.uploads import (
@@ -58,9 +59,9 @@ SAMPLE_FOV_DEG = {"room": 62.73}
 
 METHOD_TITLES = {
     "field": "Gaussian process",
-    "basis": "Learned basis maps",
-    "median": "One scale",
+    "basis": "Learned patterns",
     "global": "One scale and shift",
+    "median": "One scale",
     "piecewise": "Scale by depth range",
     "grid": "Scale on a grid",
     "region": "Scale by region",
@@ -68,8 +69,17 @@ METHOD_TITLES = {
     "knn": "Nearest measurements",
     "log_kernel": "Smooth scale",
     "interpolate": "Measurements only",
+    "poisson": "Gradients of the depth",
+    "bilateral_grid": "Scale by place and depth",
+    "superpixel_graph": "Scale on a graph of regions",
 }
 """Titles of the methods on the page; the sentence about each is the first of its docstring."""
+MAIN_METHODS = {
+    "field": "Corrects the depth smoothly towards what you measured, and knows where it is unsure.",
+    "basis": "Corrects the depth by patterns that were learned from many photos.",
+    "global": "One scale and one shift for the whole photo.",
+}
+"""Methods that the page lists first, in plain words; the others are under "More methods"."""
 
 T = TypeVar("T")
 
@@ -82,8 +92,8 @@ class Server:
     Work whose client has left is cancelled.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, address: str = "") -> None:
+        self.limits, self.address = limits, address
         self.sessions = Sessions(limits.sessions, limits.session_bytes)
         self.bodies = Bodies(4 * limits.upload_bytes)
         self.heavy = Pool(1, limits.waiting_jobs, cancellable=True)
@@ -104,6 +114,8 @@ class Server:
                 "method": METHOD_NAME,
                 "methods": method_entries(),
                 "samples": list(samples.SAMPLES),
+                "address": self.address,
+                "objects": {name: value_m for name, (value_m, _) in OBJECTS.items()},
                 "limits": {
                     "upload_bytes": self.limits.upload_bytes,
                     "pixels": self.limits.pixels,
@@ -116,6 +128,12 @@ class Server:
                 },
             }
         )
+
+    async def address_code(self, request: Request) -> Response:
+        """The address of the page for other devices, as a QR code."""
+        if not self.address:
+            raise HTTPException(404, "only this machine can open the page; start it with --host")
+        return Response(address_code(self.address).svg_inline(scale=6), media_type="image/svg+xml")
 
     async def length(self, request: Request) -> Response:
         """The metres of a length as people type it."""
@@ -300,27 +318,23 @@ class Server:
         return JSONResponse({"suggestions": spots})
 
     async def measure(self, request: Request) -> Response:
-        """Metric depth at some pixels, in plain JSON."""
+        """Depth at pixels, and lengths, heights and areas between them, in plain JSON."""
         session, body = self.session(request), await self.json(request)
         edit = parse_edit(body, self.limits)
-        pixels = parse_points(body, session.shape, self.limits)
-
-        def work() -> dict[str, Any]:
-            recovery = full_recovery(session, edit)
-            answer = {"depth_m": json_numbers(recovery.depth_m[pixels])}
-            if recovery.std_log is not None:
-                answer["std_log"] = json_numbers(recovery.std_log[pixels])
-            return {**answer, "report": recovery.report.as_dict()}
-
-        self.reserve(session)
-        return JSONResponse(await self.while_connected(request, self.heavy, work))
+        question = parse_question(body, edit, session.shape, self.limits)
+        count = len(edit.anchors) + len(edit.known)
+        small = edit.method == "field" and 0 < count <= FEW_ANCHORS
+        if not small:
+            self.reserve(session)
+        work, pool = partial(measure, session, question), self.quick if small else self.heavy
+        return JSONResponse(await self.while_connected(request, pool, work))
 
     async def file(self, request: Request) -> Response:
         """One exported file."""
         session, body = self.session(request), await self.json(request)
         edit, name = parse_edit(body, self.limits), request.path_params["name"]
         options = CloudOptions(
-            fov_deg=optional_number(body, "fov_deg"),
+            fov_deg=edit.fov_deg,
             max_points=self.max_points(optional_number(body, "max_points")),
         )
         self.reserve(session)
@@ -349,16 +363,25 @@ class Server:
 
 
 def method_entries() -> list[dict[str, Any]]:
-    """Name, title, first line of the docstring and speed of every method, as in `METHODS`."""
+    """Name, title, description and speed of every method, the usual ones first."""
     return [
         {
             "name": name,
             "title": METHOD_TITLES.get(name, name),
-            "about": (method.__doc__ or name).splitlines()[0],
+            "about": MAIN_METHODS.get(name, (method.__doc__ or name).splitlines()[0]),
             "quick": name in QUICK_METHODS,
+            "main": name in MAIN_METHODS,
         }
-        for name, method in METHODS.items()
+        for name in dict.fromkeys([*METHOD_TITLES, *METHODS])
+        if (method := METHODS.get(name))
     ]
+
+
+def address_code(address: str) -> Any:
+    """The address as a QR code."""
+    import segno
+
+    return segno.make_qr(address, error="m")
 
 
 async def disconnection(request: Request) -> None:
@@ -385,20 +408,6 @@ def anchor_rows(anchors: Anchors) -> list[dict[str, float]]:
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
     return [{name: x for name, x in row.items() if not math.isnan(x)} for row in rows]
-
-
-def json_numbers(values: np.ndarray) -> list[float | None]:
-    """Numbers for JSON, with None for NaN."""
-    return [None if np.isnan(value) else value for value in values.tolist()]
-
-
-def optional_number(body: dict[str, Any], name: str) -> float | None:
-    """A number of the body, or None where it is not given."""
-    value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
-        raise InputError(f"{name} must be a number")
-    # Integers in JSON have no limit, and those of a float do.
-    return None if value is None else float(min(max(value, -1e9), 1e9))
 
 
 def plain_name(name: str, otherwise: str) -> str:

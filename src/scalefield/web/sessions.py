@@ -20,8 +20,10 @@ from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.basis.grids import geometric_cues, grid_log_depth
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
+from scalefield.field.condition import FieldPosterior
 from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
+from scalefield.geometry.survey import Survey
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
 from scalefield.methods.field import Field
@@ -53,6 +55,8 @@ class Relative:
     """Counts the relative depths that the session has had."""
     editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
     """Fits and maps of `field`, from edit to edit."""
+    latest: dict[bytes, FieldPosterior] = dataclasses.field(default_factory=dict)
+    """The latest posterior, by its anchors."""
 
     @classmethod
     def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
@@ -66,6 +70,21 @@ class Relative:
             measurable=measurable(output),
             revision=revision,
         )
+
+    def posterior(self, anchors: Anchors, survey: Survey | None = None) -> FieldPosterior:
+        """The posterior of `field` with its default options, at the photograph's size; that of the
+        measurements of the last call is kept."""
+        columns = (anchors.u, anchors.v, anchors.depth_m, anchors.sigma_m)
+        key = b"|".join(b"" if column is None else column.tobytes() for column in columns)
+        if survey is not None:
+            key += repr((survey.measured, survey.camera)).encode()
+        found = self.latest.get(key)
+        if found is None:
+            editor = self.editor if survey is None else None
+            found = Field().condition(self.field, anchors, editor, survey)
+            self.latest.clear()
+            self.latest[key] = found
+        return found
 
     @cached_property
     def shown_field(self) -> ImageInputs:

@@ -16,18 +16,19 @@ from PIL import Image, ImageOps
 
 from scalefield.anchors import Anchors
 from scalefield.errors import FileError, InputError, one_line
+from scalefield.geometry.exif import EXIF_IFD, FOCAL_35MM_TAG, fov_from_exif
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
 from scalefield.io.anchor_tables import decode_text, parse_anchor_table
 from scalefield.io.exr import exr_parts
 from scalefield.io.images import is_heic, register_heic
 from scalefield.io.lengths import METRES_PER_UNIT, parse_length
 
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF")
+LEAST_SIDE = 16
+"""Pixels along the shorter side of a photograph."""
 LENGTH_CHARACTERS = 100
 LINE_CHARACTERS = 1000
 """Of a line of a table; the time to read one grows with the square of its length."""
-FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
-DIAGONAL_35MM = math.hypot(36, 24)
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,19 @@ class Photo:
 
 def read_photo(data: bytes, limits: Limits) -> Photo:
     """Decode an image of at most `limits.pixels`; InputError for anything else."""
-    formats: tuple[str, ...] = IMAGE_FORMATS
+    Image.init()
+    formats: tuple[str, ...] = tuple(form for form in IMAGE_FORMATS if form in Image.OPEN)
     if is_heic(data):
         register_heic()
         formats = ("HEIF",)
     try:
         with Image.open(io.BytesIO(data), formats=formats) as image:
             check_pixels("the image", *image.size, limits)
+            if min(image.size) < LEAST_SIDE:
+                width, height = image.size
+                raise InputError(
+                    f"a photo has {LEAST_SIDE} pixels or more a side, found {width}×{height}"
+                )
             focal_35mm = image.getexif().get_ifd(EXIF_IFD).get(FOCAL_35MM_TAG)
             upright = ImageOps.exif_transpose(image)
             return Photo(np.asarray(rgb(upright)), fov_from_exif(focal_35mm, upright.size))
@@ -78,14 +85,6 @@ def read_photo(data: bytes, limits: Limits) -> Photo:
         raise InputError(f"the image has more than {limits.pixels / 1e6:g} megapixels") from None
     except IMAGE_ERRORS as e:
         raise InputError(f"the image cannot be decoded ({one_line(e)})") from None
-
-
-def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
-    """Horizontal field of view in degrees; the 35 mm equivalent is for the diagonal."""
-    if not isinstance(focal_35mm, int) or not 4 <= focal_35mm <= 1000:
-        return None
-    focal_px = focal_35mm / DIAGONAL_35MM * math.hypot(*size)
-    return math.degrees(2 * math.atan(size[0] / 2 / focal_px))
 
 
 class SeveralArrays(InputError):

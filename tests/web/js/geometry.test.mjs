@@ -2,8 +2,9 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { withoutEdges, rotation, scaleBarLength } from "../../../src/scalefield/web/static/cloud.js";
-import { NINETY, estimate, extent, fitView, focalPixels, nearestPixel, panView, thinned, toPixel, toStage, zoomView } from "../../../src/scalefield/web/static/geometry.js";
+import { fitView, nearestPixel, panView, toPixel, toStage, zoomView } from "../../../src/scalefield/web/static/geometry.js";
 import { colourTable, composeLogDepth, depthScale, factorScale, percentiles, ticks, upsample } from "../../../src/scalefield/web/static/maps.js";
+import { thinned } from "../../../src/scalefield/web/static/marks.js";
 import { displayIndex, inkOn, measured, readingAt } from "../../../src/scalefield/web/static/readings.js";
 
 const photo = { width: 640, height: 480 }, stage = { width: 1000, height: 600 };
@@ -32,34 +33,8 @@ test("the nearest anchor within reach is found, and many are thinned", () => {
   assert.equal(nearestPixel(view, pixels, toStage(view, { u: 13, v: 10 }), 10), 1);
   assert.equal(nearestPixel(view, pixels, toStage(view, { u: 100, v: 100 }), 10), -1);
   const many = Array.from({ length: 5000 }, (_, i) => ({ u: (i * 37) % 640, v: (i * 91) % 480 }));
-  const kept = thinned(view, many, 20, stage);
+  const kept = thinned(many.map((pixel) => toStage(view, pixel)), 20);
   assert.ok(kept.length < (800 / 20 + 1) * (600 / 20 + 1) && kept.length > 300);
-});
-
-test("lengths, areas and heights in space", () => {
-  const square = [[0, 0, 2], [1, 0, 2], [1, 1, 2], [0, 1, 2]];
-  near(extent("area", square), 1);
-  near(extent("path", square), 3);
-  near(extent("distance", square.slice(0, 2)), 1);
-  near(extent("height", [[0, 3, 1], [5, 1, 9]]), 2);
-  near(extent("area", square.map(([x, y, z]) => [x, z, y])), 1);
-});
-
-test("a common relative error makes the same relative error of a length", () => {
-  const samples = [{ u: 100, v: 240, depth: 2, std: 0.1 }, { u: 500, v: 240, depth: 2, std: 0.1 }];
-  const found = estimate("distance", samples, photo, 60);
-  near(found.value, (400 / focalPixels(photo, 60)) * 2, 1e-9);
-  near(found.relativeStd, 0.1, 1e-6);
-  near(found.high / found.value, Math.exp(NINETY * 0.1), 1e-5);
-  const area = estimate("area", [...samples, { u: 300, v: 400, depth: 2, std: 0.1 }], photo, 60);
-  near(area.relativeStd, 0.2, 1e-6);
-});
-
-test("a short length between two depths is less sure than the depths", () => {
-  const samples = [{ u: 320, v: 240, depth: 2, std: 0.1 }, { u: 321, v: 240, depth: 2.1, std: 0.1 }];
-  assert.ok(estimate("distance", samples, photo, 60).relativeStd > 1);
-  const unknown = estimate("distance", samples.map((s) => ({ ...s, std: null })), photo, 60);
-  assert.deepEqual([unknown.low, unknown.high], [null, null]);
 });
 
 const session = { width: 4, height: 2, display_width: 4, display_height: 2 };
@@ -76,10 +51,19 @@ test("a reading without support is marked as unsure", () => {
 
 test("a measurement's label is its range where it is unsure", () => {
   const m = { kind: "distance", points: [{ u: 0, v: 0 }, { u: 3, v: 0 }] };
-  assert.equal(measured(m, session, result(0.01), 60, "m").unsure, false);
-  const unsure = measured(m, session, result(0.6), 60, "m");
-  assert.equal(unsure.label, unsure.range);
-  assert.equal(measured(m, session, result(0.1), null, "m").value, "–");
+  assert.equal(measured(m, { value: 2, low: 1.9, high: 2.1 }, "m").unsure, false);
+  const unsure = measured(m, { value: 2, low: 0.5, high: 8 }, "m");
+  assert.equal(unsure.label, "0.500 … 8.00 m");
+  assert.equal(measured(m, null, "m").value, "–"); // not read yet
+  assert.equal(measured(m, { value: null, low: null, high: null }, "m").value, "no depth at a point");
+  assert.match(measured(m, { value: 2, low: null, high: null }, "m").range, /not known/);
+  assert.equal(measured({ ...m, kind: "area" }, { value: 2, low: 1.9, high: 2.1 }, "m").value, "–"); // two corners
+});
+
+test("the depth of the photo's own pixel takes the place of the displayed one's", () => {
+  const known = { session, other: null, logTruth: null, result: result(0.5) };
+  const exact = { value: 2.02, low: 2, high: 2.04 };
+  assert.deepEqual(readingAt(known, { u: 0, v: 0 }, "m", names, exact), { value: "2.02 m", range: "2.00 … 2.04 m", unsure: false, notes: [] });
 });
 
 test("displayed pixels are those that hold the photo's", () => {

@@ -193,18 +193,50 @@ test("Texts are kept by the storage, and in memory where it refuses them", () =>
   assert.equal(items.size, 0);
 });
 
-test("without a database work is kept in memory, and old projects are tidied away", async () => {
+const DAY = 24 * 3600e3, NOW = 100 * DAY;
+
+async function filled(projects) {
   const store = await Store.open(); // node has no indexedDB
   assert.equal(store.lasting, false);
-  for (let i = 0; i < 5; i++) {
-    await store.put("projects", `p${i}`, { id: `p${i}`, photo: `k${i}`, depth: null, updated: i });
-    await store.put("photos", `k${i}`, i);
+  for (const { id, anchors = 0, ...more } of projects) {
+    const work = { anchors: Array(anchors).fill({}), measurements: [] };
+    await store.write(
+      ["projects", id, { id, photo: `photo of ${id}`, depth: null, updated: NOW - 5 * DAY, work, ...more }],
+      ["photos", `photo of ${id}`, new Blob([new Uint8Array(100)])],
+    );
   }
-  await store.put("tabs", "t", { id: "t", projects: ["p0"] });
-  await store.put("tabs", "old", { id: "old", projects: ["p1"] });
-  await store.deleteUnneeded(2, new Set(["p0"]));
-  assert.deepEqual((await store.all("projects")).map((p) => p.id).sort(), ["p0", "p3", "p4"]);
-  assert.deepEqual((await store.all("tabs")).map((t) => t.id), ["t"]);
-  assert.equal(await store.get("photos", "k1"), undefined);
-  assert.equal(await store.get("photos", "k0"), 0);
+  return store;
+}
+
+const left = async (store) => (await store.all("projects")).map((p) => p.id).sort();
+
+test("tidying never deletes a project with work, however many there are and however full the disk is", async () => {
+  const many = Array.from({ length: 60 }, (_, i) => ({ id: `p${i}`, anchors: 1 }));
+  const store = await filled([...many, { id: "empty" }, { id: "open" }, { id: "fresh", updated: NOW - 60e3 }]);
+  await store.tidy(async () => false, 0, NOW);
+  assert.equal((await left(store)).length, 63);
+  await store.tidy(async ({ id }) => id === "open", 1e9, NOW);
+  assert.equal((await left(store)).length, 62);
+  assert.ok(!(await left(store)).includes("empty"));
+  assert.equal(await store.get("photos", "photo of empty"), undefined);
+});
+
+test("tidying frees no more than is needed, the oldest first", async () => {
+  const store = await filled([1, 2, 3].map((age) => ({ id: `p${age}`, updated: NOW - (age + 1) * DAY })));
+  await store.tidy(async () => false, 150, NOW);
+  assert.deepEqual(await left(store), ["p1"]);
+});
+
+test("deleted projects stay for a day, photos without a project do not", async () => {
+  const store = await filled([
+    { id: "just", anchors: 2, deleted: NOW - 60e3 },
+    { id: "long", anchors: 2, deleted: NOW - 2 * DAY },
+    { id: "elsewhere", anchors: 2, deleted: NOW - 2 * DAY },
+  ]);
+  await store.write(["photos", "orphan", new Blob([])]);
+  await store.write(["tabs", "old", { id: "old", updated: NOW - 40 * DAY }], ["tabs", "new", { id: "new", updated: NOW }]);
+  await store.tidy(async ({ id }) => id === "elsewhere", 0, NOW);
+  assert.deepEqual(await left(store), ["elsewhere", "just"]);
+  assert.deepEqual([...(await store.photos()).keys()], ["photo of just", "photo of elsewhere"]);
+  assert.deepEqual((await store.all("tabs")).map((t) => t.id), ["new"]);
 });

@@ -3,16 +3,17 @@ import test from "node:test";
 
 import { gridStep } from "../../../src/scalefield/web/static/cloud.js";
 import { sentence, stem } from "../../../src/scalefield/web/static/dom.js";
-import { holdView, nearestInside, pointOf } from "../../../src/scalefield/web/static/geometry.js";
+import { depthAnchors, holdView, nearestInside, pointOf } from "../../../src/scalefield/web/static/geometry.js";
 import { Scale, paint } from "../../../src/scalefield/web/static/maps.js";
-import { aboutAnchors, metresAt, sampleAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
+import { Measuring } from "../../../src/scalefield/web/static/measuring.js";
+import { aboutAnchors, measured, metresAt, shownAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
 import { Solving } from "../../../src/scalefield/web/static/solving.js";
-import { removeMeasurement } from "../../../src/scalefield/web/static/state.js";
+import { givenOf, hasScale, removeMeasurement } from "../../../src/scalefield/web/static/state.js";
 import { VIEWS, barTicks } from "../../../src/scalefield/web/static/views.js";
 
 const session = { width: 4, height: 2, display_width: 2, display_height: 1 };
 const result = {
-  method: "field", preview: false, index: new Map([[7, 0], [8, 1], [9, 2]]), suspects: new Set([1]),
+  method: "field", preview: false, index: new Map([[7, 0], [8, 1], [9, 2]]), suspects: new Set([1]), corroborated: new Set(),
   logDepth: Float32Array.from([Math.log(2), NaN]), logScale: new Float32Array(2), stdLog: Float32Array.from([0.1, 0.2]),
   header: {
     anchors: [{ residual_log: 0.01 }, { residual_log: 0.5 }, { reason: "same as #0" }],
@@ -32,6 +33,7 @@ test("aboutAnchors: residual, contradiction, unused, and nothing yet for an anch
   assert.equal(third.unused, true);
   assert.equal(third.words, "not used: same as #1"); // the page counts from one
   assert.equal(fourth.words, "");
+  assert.equal(aboutAnchors([{ ...anchors[0] }], { ...result, header: { anchors: [{ residual_log: 1e-4 }], others: [null] } }, "m", () => "")[0].words, "fits");
   assert.deepEqual(aboutAnchors(anchors, null, "m", () => "rgb(0 0 0)").map((a) => a.words), ["", "", "", ""]);
 });
 
@@ -41,29 +43,89 @@ test("aboutAnchors shows what the others predict from two standard deviations", 
   assert.doesNotMatch(told(1.9), /others/);
 });
 
-test("metresAt and sampleAt: the displayed pixel, null at a hole and outside of any map", () => {
+test("aboutAnchors offers another unit where it would agree with the others, or with what is expected of a first anchor", () => {
+  const told = (anchor, header) => aboutAnchors([{ ...anchors[0], ...anchor }], { ...result, header: { anchors: [{ residual_log: 0 }], ...header } }, "m", () => "")[0].slip;
+  const others = [{ depth_m: 2.2, sigmas: 6 }];
+  assert.deepEqual(told({ depth_m: 237, text: "237 m" }, { others }), { text: "237 cm", metres: 2.37 });
+  assert.equal(told({ depth_m: 237, text: "237 m" }, { others: [{ depth_m: 2.2, sigmas: 1 }] }), null);
+  assert.equal(told({ depth_m: 237, text: "237 m" }, { others: [null], expected_m: [2.9] }).text, "237 cm");
+  assert.equal(told({ depth_m: 2.37, text: "2.37 m" }, { others: [null], expected_m: [1.2] }), null);
+});
+
+test("metresAt and shownAt: the displayed pixel, null at a hole and outside of any map", () => {
   assert.ok(Math.abs(metresAt(session, result.logDepth, { u: 1, v: 1 }) - 2) < 1e-6);
   assert.equal(metresAt(session, result.logDepth, { u: 3, v: 0 }), null);
   assert.equal(metresAt(session, null, { u: 0, v: 0 }), null);
-  assert.equal(sampleAt(session, result, { u: 3, v: 0 }), null);
-  assert.ok(Math.abs(sampleAt(session, result, { u: 0, v: 0 }).std - 0.1) < 1e-6);
-  assert.equal(sampleAt(session, { ...result, stdLog: null }, { u: 0, v: 0 }).std, null);
+  assert.equal(shownAt(session, result, { u: 3, v: 0 }).value, null);
+  const { low, high } = shownAt(session, result, { u: 0, v: 0 });
+  assert.ok(Math.abs(Math.log(high / low) - 2 * 1.645 * 0.1) < 1e-6);
+  assert.equal(shownAt(session, { ...result, stdLog: null }, { u: 0, v: 0 }).low, null);
 });
 
 test("writeMeasurements: a line each, in metres, empty cells where there is no value", () => {
-  const flat = { ...result, logDepth: new Float32Array(2).fill(Math.log(2)) };
   const measurements = [
-    { id: 1, kind: "distance", points: [{ u: 0, v: 0 }, { u: 3, v: 0 }] },
+    { id: 1, kind: "distance", points: [{ u: 0, v: 0 }, { u: 3, v: 0 }], name: 'the "long" wall' },
     { id: 2, kind: "area", points: [{ u: 0, v: 0 }, { u: 3, v: 0 }] },
   ];
-  const [title, first, second, end] = writeMeasurements(measurements, session, flat, { deg: 90, source: "given" }).split("\n");
+  const estimates = [{ value: 3, low: 2.5, high: 3.51234567 }, null];
+  const table = writeMeasurements(measurements, (m) => estimates[m.id - 1], result, { deg: 90, source: "given" });
+  const [title, first, second, end] = table.split("\n");
   assert.equal(title.split(",").length, first.split(",").length);
-  const cells = first.split(",");
-  assert.deepEqual([cells[0], cells[1], cells[2], cells[3]], ["1", "distance", "3", "m"]); // 3 pixels of 2 m / 2 px
-  assert.ok(Number(cells[4]) < 3 && Number(cells[5]) > 3);
-  assert.deepEqual(cells.slice(6), ["field", "90", "given", "0 0 / 3 0"]);
+  assert.equal(first, '1,distance,3,m,2.5,3.51235,field,90,given,"the ""long"" wall",0 0 / 3 0');
   assert.deepEqual(second.split(",").slice(0, 6), ["2", "area", "", "m2", "", ""]);
   assert.equal(end, "");
+});
+
+/** A page with a result, whose server answers each question after a while. */
+function measuringPage() {
+  const asked = [];
+  const page = {
+    loaded: { project: { id: "p" }, session: { revision: 1 }, result: { method: "field", anchors: [1], sent: { anchors: [{ u: 1 }], known: [] } } },
+    get shown() {
+      return this.loaded;
+    },
+    fov: { deg: 60 }, work: { measurements: [] }, card: { pin: null }, stage: { cursor: null }, tools: { pending: null, profilePixels: () => [] },
+    sessions: { use: (_, work) => work("id") }, estimated: () => {}, showError: (words) => assert.fail(words),
+    server: {
+      measure: async (_, body) => {
+        asked.push(body);
+        await new Promise((go) => setTimeout(go));
+        const n = asked.length, some = body.points.map(() => n);
+        return { depth_m: some, low_m: some, high_m: some, measurements: body.measurements.map(() => ({ value: n, low: n, high: n })) };
+      },
+    },
+  };
+  return { page, asked, measuring: new Measuring(page) };
+}
+
+test("Measuring asks once for what is shown, and again after another result", async () => {
+  const { page, asked, measuring } = measuringPage(), line = { kind: "distance", points: [{ u: 1, v: 2 }, { u: 3, v: 4 }] };
+  page.work.measurements = [line];
+  page.card.pin = { u: 9, v: 9, id: 3 };
+  await measuring.update();
+  await measuring.update();
+  assert.equal(asked.length, 1);
+  assert.deepEqual(asked[0].points, [{ u: 9, v: 9 }]);
+  assert.equal(asked[0].fov_deg, 60);
+  assert.equal(measuring.estimate(line).value, 1);
+  assert.equal(measuring.depthAt({ u: 9, v: 9 }).value, 1);
+  page.loaded.result = { ...page.loaded.result, anchors: [2] };
+  assert.equal(measuring.depthAt({ u: 9, v: 9 }), null); // a depth is shown from the map meanwhile
+  assert.equal(measuring.estimate(line).value, 1); // and a length as it was
+  await measuring.update();
+  assert.equal(measuring.estimate(line).value, 2);
+});
+
+test("Measuring asks for what has come up while it waited, and then resolves", async () => {
+  const { page, asked, measuring } = measuringPage(), line = { kind: "path", points: [{ u: 1, v: 2 }, { u: 3, v: 4 }] };
+  page.tools.pending = { kind: "path", points: [{ u: 1, v: 2 }] };
+  page.stage.cursor = { u: 5, v: 5 };
+  const first = measuring.update();
+  page.tools.pending = null;
+  page.work.measurements = [line];
+  await Promise.all([first, measuring.update()]);
+  assert.deepEqual(asked.map((body) => body.measurements.length), [1, 1]);
+  assert.equal(measuring.estimate(line).value, 2);
 });
 
 test("pointOf: the middle of the photo is straight ahead, its edge at half the field of view", () => {
@@ -71,6 +133,34 @@ test("pointOf: the middle of the photo is straight ahead, its edge at half the f
   const middle = pointOf(photo, 90, { u: 50, v: 25 }, 2), edge = pointOf(photo, 90, { u: 100.5, v: 25 }, 2);
   assert.deepEqual(Object.values(middle).map((x) => Math.abs(Number(x.toFixed(9)))), [0, 0, 2]);
   assert.ok(Math.abs(Object.values(edge)[0] - 2) < 0.05);
+});
+
+test("depthAnchors: distances along the slant become depths, and others stay", () => {
+  const project = { width: 101, height: 101, settings: { fov: { deg: 90 } }, work: { anchors: [
+    { id: 1, u: 50, v: 50, depth_m: 2, slant: true }, { id: 2, u: 100, v: 50, depth_m: 2, slant: true }, { id: 3, u: 100, v: 50, depth_m: 2 },
+  ] } };
+  const [middle, edge, straight] = depthAnchors(project).map((a) => a.depth_m);
+  assert.equal(middle, 2);
+  assert.ok(Math.abs(edge - 2 / Math.hypot(1, 50 / 50.5)) < 1e-9);
+  assert.equal(straight, 2);
+  assert.equal(project.work.anchors[1].depth_m, 2);
+});
+
+test("a known length is shown as it was typed, and it and planes are what the server is given besides anchors", () => {
+  const points = [{ u: 1, v: 2, more: 1 }, { u: 3, v: 4 }];
+  const work = { anchors: [], measurements: [
+    { id: 1, kind: "distance", points, name: "Shelf", known: { value_m: 2.3, text: "2.3 m" } },
+    { id: 2, kind: "height", points, known: { value_m: 2, text: "door", object: "door" } },
+    { id: 3, kind: "level", points }, { id: 4, kind: "path", points },
+  ] };
+  const plain = [{ u: 1, v: 2 }, { u: 3, v: 4 }];
+  assert.deepEqual(givenOf(work), [
+    { kind: "distance", points: plain, value_m: 2.3 }, { kind: "door", points: plain }, { kind: "level", points: plain },
+  ]);
+  assert.equal(measured(work.measurements[0], null, "m").label, "Shelf: 2.3 m");
+  assert.ok(hasScale(work, "field"));
+  assert.ok(!hasScale(work, "median"));
+  assert.ok(!hasScale({ anchors: [], measurements: work.measurements.slice(2) }, "field"));
 });
 
 test("nearestInside rounds, and keeps within the photo", () => {
@@ -142,10 +232,11 @@ test("VIEWS: those that compare two methods need a result, and lie on the stage"
 function fakePage(sizes) {
   const asked = [], shown = [];
   globalThis.document = { body: { dataset: {} } };
-  const loaded = { project: {}, session: { width: 2, height: 1, display_width: 2, display_height: 1 }, logMde: new Float32Array(2) };
+  const work = { measurements: [], anchors: [{ id: 1, u: 0, v: 0, depth_m: 1, sigma_m: null }] };
+  const loaded = { project: { work, settings: { fov: null } }, session: { width: 2, height: 1, display_width: 2, display_height: 1 }, logMde: new Float32Array(2) };
   const page = {
-    loaded, work: { anchors: [{ id: 1, u: 0, v: 0, depth_m: 1, sigma_m: null }] }, methods: { field: { quick: true } },
-    views: { showBusy() {}, showAll: () => shown.push(loaded.result.preview ? "preview" : "full") },
+    loaded, shown: loaded, fov: null, work, methods: { field: { quick: true } },
+    askUnit() {}, views: { showBusy() {}, showAll: () => shown.push(loaded.result.preview ? "preview" : "full") },
     sessions: { use: (_, work) => work("id") },
     server: {
       recover: async (_, { size }) => {

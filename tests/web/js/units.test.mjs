@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-import { UNITS, exactNumber, formatArea, formatMeasured, formatNumber, formatPercent, inUnit, plainMetres } from "../../../src/scalefield/web/static/units.js";
+import { UNITS, exactNumber, formatArea, formatLength, formatMeasured, formatNumber, formatPercent, inUnit, plainMetres, unitSlip, withUnit } from "../../../src/scalefield/web/static/units.js";
 
 const { lengths } = JSON.parse(readFileSync(new URL("../../io/length_cases.json", import.meta.url), "utf8"));
 
@@ -30,9 +30,35 @@ test("formatNumber never rounds small lengths away", () => {
   assert.equal(formatNumber(0.0034, "m"), "0.00340");
   assert.equal(formatNumber(123.456, "m"), "123.46");
   assert.equal(formatNumber(2.96, "cm"), "296");
-  assert.equal(formatMeasured(1.2345, "m"), "1.2345 m");
-  assert.equal(formatMeasured(2.4, "m"), "2.40 m");
-  assert.equal(formatMeasured(2.9591, "ft"), "9.71 ft");
+  assert.equal(formatMeasured({ depth_m: 1.2345 }, "m"), "1.2345 m");
+  assert.equal(formatMeasured({ depth_m: 2.4 }, "m"), "2.40 m");
+});
+
+test("feet and inches as on a tape", () => {
+  const shown = [[2.3622, "7 ft 9 in"], [2.9591, "9 ft 8 1/2 in"], [0.3048, "1 ft"], [0.0254, "1 in"], [0.003175, "1/8 in"],
+    [3.6391, "11 ft 11 in"], [30.47, "100 ft"], [40, "131 ft"], [0.0001, "0.0039 in"], [0, "0 in"], [0.30479, "1 ft"]];
+  for (const [metres, text] of shown) assert.equal(formatLength(metres, "ft"), text);
+});
+
+test("a distance is shown as it was typed, where the page has that system of units", () => {
+  assert.equal(withUnit("7 ft 9 in", "m"), "7 ft 9 in");
+  assert.equal(withUnit(" 2,4 ", "m"), "2,4 m");
+  assert.equal(withUnit("5 ft 10", "m"), "5 ft 10");
+  const typed = { depth_m: 2.3622, text: "7 ft 9 in" };
+  assert.deepEqual(["ft", "in", "m", "cm"].map((unit) => formatMeasured(typed, unit)), ["7 ft 9 in", "7 ft 9 in", "2.3622 m", "236.22 cm"]);
+  assert.equal(formatMeasured({ depth_m: 2.4, text: "2.4 m" }, "ft"), "7 ft 10 1/2 in");
+});
+
+test("unitSlip finds the unit that agrees, and none where the reading may be right", () => {
+  const slip = (text, depth_m, expected, unit = "m") => unitSlip({ depth_m, text }, unit, expected)?.text ?? null;
+  assert.equal(slip("237 m", 237, 2.2), "237 cm");
+  assert.equal(slip("2370 m", 2370, 2.2), "2370 mm");
+  assert.equal(slip("7.8 m", 7.8, 2.3), "7.8 ft");
+  assert.equal(slip("2.4 ft", 0.7315, 2.3), "2.4 m");
+  assert.equal(slip(undefined, 237, 2.2), "237 cm");
+  for (const expected of [237, 200, 150]) assert.equal(slip("237 m", 237, expected), null);
+  assert.equal(slip("2.4 m", 2.4, 240), null); // that one is not in kilometres or so
+  assert.equal(unitSlip({ depth_m: 237, text: "237 m" }, "m", 2.2).metres, 2.37);
 });
 
 test("formatArea in square units", () => {

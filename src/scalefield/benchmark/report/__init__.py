@@ -2,158 +2,132 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from scalefield.benchmark.gallery import read_gallery
 from scalefield.benchmark.report import figures
-from scalefield.benchmark.report.page import Image, Panel, Section, document, fact_list
+from scalefield.benchmark.report.page import Image, Panel, Section, document, inline
 from scalefield.benchmark.report.runs import Run, load_run
-from scalefield.benchmark.report.table import Table, csv_text, latex, markdown
-from scalefield.benchmark.report.tables import all_tables
-from scalefield.benchmark.report.text import missing
+from scalefield.benchmark.report.table import csv_text, latex, markdown
+from scalefield.benchmark.report.tables import appendix, first_page
 from scalefield.io import write_atomic
 
-FIGURES = {
-    "forest": (figures.forest, "AbsRel with 95 % intervals, best at the top."),
-    "anchors": (figures.over_anchors, "Error over the number of anchors."),
-    "distance": (
-        figures.over_distance,
-        "Error over the distance to the nearest anchor, where half of the images reach it.",
-    ),
-    "reliability": (
-        figures.reliability,
-        "What intervals cover over what they promise; below the line is too sure. Thin lines are "
-        "single places.",
-    ),
-    "scatter": (figures.scatter, "One point an image; above the line is worse."),
-    "ablation": (figures.ablation, "Number of basis maps; grey is the paper's figure."),
-    "justification": (
-        figures.justification,
-        "The scale field that recovery must find, beside the cues it is predicted from.",
-    ),
-}
-"""Figures of a run with their captions; a function returns None if the run has no values for it."""
 
+def write_report(
+    runs: Sequence[Run], out: str | Path, title: str, notes: Sequence[str] = ()
+) -> Path:
+    """Write report.html, report.md and, a file each, tables (CSV, LaTeX), figures (PNG, SVG) and
+    the pictures of the gallery; `notes` stand under the title.
 
-def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
-    """Write report.html, report.md and, a file each, tables (CSV, LaTeX) and figures (PNG, SVG)."""
+    The paper's tables and figures come first, if generators by its recipe were evaluated.
+    """
     out = Path(out)
-    tables = all_tables(runs)
-    for table in tables:
+    (tables, spectrum), others = first_page(runs), appendix(runs)
+    for table in [*tables, *spectrum, *chain(*others.values())]:
         write_atomic(out / "tables" / f"{table.name}.csv", csv_text(table).encode())
         write_atomic(out / "tables" / f"{table.name}.tex", latex(table).encode())
-    text = "\n".join([f"# {title}\n", *map(markdown, tables)])
-    write_atomic(out / "report.md", text.encode())
+    head = [f"# {title}\n", *(f"{note}\n" for note in notes), *map(markdown, [*tables, *spectrum])]
+    text = [*head, *(["## Appendix\n"] if tables else []), *map(markdown, chain(*others.values()))]
+    write_atomic(out / "report.md", "\n".join(text).encode())
+
+    of_runs = {section: _figures(runs, name, out) for name, (section, *_) in figures.OF_RUN.items()}
+    sections = [
+        Section("The paper's tables", {"": tuple(tables)} if tables else {}),
+        Section("Ablation", _ablation(runs, out)),
+        Section("Spectrum", {"": tuple(spectrum)} if spectrum else {}),
+        Section(figures.CUES, of_runs.pop(figures.CUES)),
+        Section("Explanations", _explanations(runs, out), _EXPLAINED),
+        *(
+            Section(
+                name, of_runs.pop(name, {}) | {t.title: (t,) for t in found}, WORDS.get(name, "")
+            )
+            for name, found in others.items()
+        ),
+        *(Section(name, panels) for name, panels in of_runs.items()),
+        Section("Worst, median and best", _gallery(runs, out), _CHOSEN),
+    ]
     page = out / "report.html"
-    sections = _sections(runs, tables, out / "figures")
-    write_atomic(page, document(title, "".join(map(run_facts, runs)), sections).encode())
+    write_atomic(page, document(title, sections, notes=notes).encode())
     return page
 
 
-def run_facts(run: Run) -> str:
-    """Data, estimator and version of a run, in HTML."""
-    data = run.results["data"]
-    facts = {
-        "dataset": f"{run.dataset}, {data['evaluated']} of {data['frames']} frames",
-        "MDE": ", ".join(data["mde"]) or run.mde,
-        "places": ", ".join(run.scores.groups),
-        "seed": str(run.results["config"]["seed"]),
-    }
-    return fact_list(facts, run.results, missing(run.results)[1:])
-
-
-def _sections(runs: Sequence[Run], tables: Sequence[Table], folder: Path) -> list[Section]:
-    """The page's contents, from what matters most to what is looked up."""
-    drawn = {run.name: _draw(run, folder) for run in runs}
-
-    def single(*kinds: str) -> dict[str, Panel]:
-        """A panel for each table of a kind."""
-        return {t.title: (t,) for t in tables if t.name.startswith(kinds)}
-
-    def each(figure_names: Sequence[str], *kinds: str) -> dict[str, Panel]:
-        """A panel for each run: its figures, with its tables of these kinds under them."""
-        panels: dict[str, Panel] = {}
-        for name, of_run in drawn.items():
-            images = [of_run[f] for f in figure_names if f in of_run]
-            own = [t for t in tables if t.name.startswith(kinds) and t.title.startswith(f"{name}:")]
-            if images or own:
-                panels[name] = (*images, *own)
-        return panels
-
-    together: dict[str, Panel] = {}
-    if (figure := figures.pooled_ablation(runs)) is not None:
-        caption = "Number of basis maps with medium anchors, all datasets; grey is the paper's."
-        together["Ablation"] = (_written(figure, folder / "ablation-pooled", caption),)
-    pooled = single("drop-", "ablation-")
-    together |= {title: panel for title, panel in pooled.items() if " + " in title}
-    return [
-        Section("Results", single("main-"), _RESULTS_WORDS),
-        Section("How sure", each(["forest"])),
-        Section("Worst, median and best", _strips(runs), _GALLERY_WORDS),
-        Section("Number of anchors", each(["anchors"], "drop-")),
-        Section("Distance from anchors", each(["distance"])),
-        Section("Coverage of intervals", each(["reliability"], "coverage-"), _COVERAGE_WORDS),
-        Section("Image by image", each(["scatter"])),
-        Section("Basis maps", each(["ablation", "justification"], "ablation-", "spectral-")),
-        Section("All datasets together", together),
-        Section("Over seeds", single("seeds-")),
-        Section("Beside the paper", single("paper-")),
-        Section("Models", single("models-")),
-        Section("Paired tests", single("paired-")),
-        Section("All metrics", single("metrics-"), _METRICS_WORDS),
-        Section("Time", single("timing-")),
-    ]
-
-
-_RESULTS_WORDS = (
-    "Every cell is a mean over images; ± is half of its 95 % interval, bootstrapped over blocks of "
-    "neighbouring frames. Click a heading to sort."
-)
-_METRICS_WORDS = (
-    "Clamped: predictions are limited to the dataset's depth range before scoring; raw: as the "
-    "method gives them."
-)
-_COVERAGE_WORDS = (
-    "For methods with a std_log: an interval of nominal 90 % should cover the true "
-    "depth of 90 % of the pixels, in every place, and be no wider than it must."
-)
-_GALLERY_WORDS = (
+WORDS = {
+    "All rows": "Every cell is a mean over images; ± is half of its 95 % interval, bootstrapped "
+    "over blocks of neighbouring frames. Click a heading to sort.",
+    "All metrics": "Clamped: predictions are limited to the dataset's depth range before scoring; "
+    "raw: as the method gives them.",
+    "Coverage of intervals": "For methods with a std_log: an interval of nominal 90 % should cover "
+    "the true depth of 90 % of the pixels, in every place, and be no wider than it must.",
+}
+_EXPLAINED = "What the log-scale field of a method's median image is made of."
+_CHOSEN = (
     "Images chosen by each method's own AbsRel, clamped. In the error, red is too far and blue too "
     "near; grey is unknown."
 )
 
 
-def _draw(run: Run, folder: Path) -> dict[str, Image]:
-    """The run's figures, written as PNG and SVG."""
-    place = f"{run.dataset}-{run.mde}".replace(" ", "-").replace("/", "-").replace(":", "-")
-    images = {}
-    for name, (draw, caption) in FIGURES.items():
-        if (figure := draw(run)) is not None:
-            # Pictures inside an SVG are large; line art is not.
-            shown = "png" if name in ("justification", "scatter") else "svg"
-            images[name] = _written(figure, folder / f"{name}-{place}", caption, shown)
-    return images
+def _ablation(runs: Sequence[Run], out: Path) -> dict[str, Panel]:
+    figure = figures.ablation(runs)
+    caption = "Number of basis maps with medium anchors, all datasets; grey is the paper's."
+    path = out / "figures" / "ablation"
+    return {} if figure is None else {"": (_written(figure, path, caption, "svg"),)}
 
 
-def _written(figure: figures.Figure, path: Path, caption: str, shown: str = "svg") -> Image:
+def _figures(runs: Sequence[Run], name: str, out: Path) -> dict[str, Panel]:
+    """A figure of each run that has values for it."""
+    _, draw, shown, caption = figures.OF_RUN[name]
+    found = ((run, draw(run)) for run in runs)
+    return {
+        run.name: (_written(f, out / "figures" / _stem(name, run.name), caption, shown),)
+        for run, f in found
+        if f is not None
+    }
+
+
+def _written(figure: figures.Figure, path: Path, caption: str, shown: str) -> Image:
     """Write a figure as PNG and SVG; the value is one of them for the page."""
-    data = {s: figures.encode(figure, s, dpi=figures.DPI) for s in ("png", "svg")}
+    data = {suffix: figures.encode(figure, suffix, dpi=figures.DPI) for suffix in ("png", "svg")}
     for suffix, content in data.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
     figures.pyplot().close(figure)
-    return Image(data[shown], figures.MIME[shown], caption)
+    return Image(inline(data[shown], figures.MIME[shown]), caption)
 
 
-def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
-    """The worst, median and best image of each method."""
+def _explanations(runs: Sequence[Run], out: Path) -> dict[str, Panel]:
+    """The explanations that `write_gallery` kept, as files beside the page."""
+    panels: dict[str, Panel] = {}
+    for run in runs:
+        for entry, *_ in read_gallery(run.folder):
+            if entry.explanation_file:
+                name = f"gallery/{_stem(run.name, entry.explanation_file)}"
+                write_atomic(
+                    out / name, (run.folder / "gallery" / entry.explanation_file).read_bytes()
+                )
+                caption = f"{entry.condition} anchors, {entry.name}"
+                panels[f"{run.name}: {entry.method}"] = (Image(name, caption),)
+    return panels
+
+
+def _gallery(runs: Sequence[Run], out: Path) -> dict[str, Panel]:
+    """The worst, median and best image of each method, as files beside the page."""
     panels: dict[str, Panel] = {}
     for run in runs:
         for entry, picture, depth_m in read_gallery(run.folder):
+            name = f"gallery/{_stem(run.name, entry.method, entry.rank)}.jpg"
+            figure = figures.strip(picture, depth_m)
+            write_atomic(out / name, figures.encode(figure, "jpeg", **figures.PHOTOGRAPHIC))
+            figures.pyplot().close(figure)
             source = f"{entry.condition} anchors, {entry.name}"
             caption = f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {source}"
-            figure, alt = figures.strip(picture, depth_m), f"{entry.method}, {caption}"
-            image = figures.photographic(figure, caption, alt)
-            name = f"{run.name}: {entry.method}"
-            panels[name] = (*panels.get(name, ()), image)
+            shown = panels.setdefault(f"{run.name}: {entry.method}", ())
+            panels[f"{run.name}: {entry.method}"] = (*shown, Image(name, caption, entry.method))
     return panels
+
+
+def _stem(*parts: str) -> str:
+    """A file name of the parts; * stays apart from no star."""
+    joined = "-".join(parts).replace("*", "star")
+    return re.sub(r"[^\w.=]+", "-", joined).strip("-")

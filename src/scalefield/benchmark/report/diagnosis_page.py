@@ -6,27 +6,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from scalefield.benchmark.diagnosis import DEPTH_PARTS, PARTS, REGION_PARTS, Pixels, decompose
+from scalefield.benchmark.diagnosis import DEPTH_PARTS, REGION_PARTS, Pixels, decompose
 from scalefield.benchmark.diagnosis_summary import worst
 from scalefield.benchmark.gallery import RANKS, WIDTH, reduce
 from scalefield.benchmark.report.advice import advice, extremes, frequent, percent, span
-from scalefield.benchmark.report.figures import (
-    COLOURS,
-    Figure,
-    drawn,
-    legend_beside,
-    photographic,
-    pyplot,
-    show_map,
-)
-from scalefield.benchmark.report.page import Section, document, fact_list
+from scalefield.benchmark.report.figures import PHOTOGRAPHIC, Figure, drawn, pyplot, show_map
+from scalefield.benchmark.report.page import Section, document
 from scalefield.benchmark.report.table import Cell, Table
 from scalefield.datasets import Frame
 from scalefield.io import write_atomic
@@ -98,149 +89,118 @@ def write_page(
     diagnosis: dict[str, Any], out: str | Path, pictures: Sequence[Picture] = ()
 ) -> Path:
     """Write diagnosis.html from what diagnosis.json holds."""
-
-    def section(
-        title: str, figure: Figure, caption: str, *tables: Table, words: str = ""
-    ) -> Section:
-        return Section(title, {"": (drawn(figure, "svg", caption), *tables)}, words)
-
     slope, of_depth = diagnosis["slope"], diagnosis["of_depth"]
+    steps, curve, places = (
+        drawn(draw(diagnosis), "svg", caption)
+        for draw, caption in (
+            (left_figure, "What is left of the error after each step, from the left."),
+            (curve_figure, _CURVE_CAPTION),
+            (map_figure, _MAP_CAPTION),
+        )
+    )
+    follows = (
+        f"True depth goes like the MDE's to the power of {1 + slope['mean']:.2f} ± "
+        f"{slope['std']:.2f} over images. {100 * of_depth['common']:.0f} % of what follows depth "
+        "is the same in every image."
+    )
     strips = {
         f"{p.rank}: {p.name}": (
-            photographic(
-                strip_figure(p),
+            drawn(
+                strip_figure(p), "jpeg",
                 f"{p.name}: {percent(p.rms_log)} without scale; colours in per cent",
+                **PHOTOGRAPHIC,
             ),
         )
         for p in pictures
-    }
+    }  # fmt: skip
     sections = [
-        section(
-            "What would remove it",
-            left_figure(diagnosis),
-            "What is left of the error after each step, from the left.",
-            part_table(diagnosis),
-        ),
-        section(
-            "With depth",
-            curve_figure(diagnosis),
-            "The MDE's error over its own depth relative to the image's mean, scale removed: the "
-            "line is the same in all images, the band holds 80 % of the images' own curves.",
-            words=f"True depth goes like the MDE's to the power of {1 + slope['mean']:.2f} ± "
-            f"{slope['std']:.2f} over images. {100 * of_depth['common']:.0f} % of what "
-            "follows depth is the same in every image.",
-        ),
-        section(
-            "Over the image",
-            map_figure(diagnosis),
-            "Over the image, all frames together, scale removed; red is too far, blue too near. "
-            "The function of the position is what depth does not explain.",
-        ),
-        section(
+        Section("What would remove it", {"": (steps, part_table(diagnosis))}),
+        Section("With depth", {"": (curve,)}, follows),
+        Section("Over the image", {"": (places,)}),
+        Section(
             "Where it is worst",
-            bin_figure(diagnosis),
-            "Error once each image has its scale.",
-            frame_table(diagnosis),
-            words=" ".join(extremes(diagnosis)),
+            {"": (bin_table(diagnosis), frame_table(diagnosis))},
+            " ".join(extremes(diagnosis)),
         ),
-        section(
-            "By place",
-            group_figure(diagnosis),
-            "What the error is made of in each place.",
-            group_table(diagnosis),
-        ),
+        Section("By place", {"": (group_table(diagnosis),)}),
         Section("Frames taken apart", strips, _STRIP_WORDS),
     ]
-    config = diagnosis["config"]
+    config, data, made = (diagnosis[key] for key in ("config", "data", "provenance"))
+    facts = {
+        "dataset": f"{config['name']}, {data['diagnosed']} of {data['frames']} frames",
+        "splits": ", ".join(config["splits"]),
+        "MDE": ", ".join(data["mde"]),
+        "error, root mean square": percent(diagnosis["total_rms_log"]),
+        "data": f"sha256 {data['sha256'][:12]}",
+        "scalefield": f"{made['scalefield']} ({(made['commit'] or 'no commit')[:10]})",
+    }
+    missing = [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
     title = f"What is wrong with {config['mde']}’s depth on {config['name']}"
     page = Path(out) / "diagnosis.html"
-    write_atomic(page, document(title, _introduction(diagnosis), sections).encode())
+    notes = [*missing, *advice(diagnosis)]
+    write_atomic(page, document(title, sections, facts=facts, notes=notes).encode())
     return page
 
 
+_CURVE_CAPTION = (
+    "The MDE's error over its own depth relative to the image's mean, scale removed: the line is "
+    "the same in all images, the band holds 80 % of the images' own curves."
+)
+_MAP_CAPTION = (
+    "Over the image, all frames together, scale removed; red is too far, blue too near. The "
+    "function of the position is what depth does not explain."
+)
 _STRIP_WORDS = (
     "The error of single frames without their scale, and the parts that add up to it. Red is too "
     "far, blue too near, grey unknown."
 )
 
 
-def _introduction(diagnosis: dict[str, Any]) -> str:
-    """The source of the numbers, the error as one bar, and the advice, in HTML."""
-    config, data = diagnosis["config"], diagnosis["data"]
-    facts = {
-        "dataset": f"{config['name']}, {data['diagnosed']} of {data['frames']} frames",
-        "splits": ", ".join(config["splits"]),
-        "MDE": ", ".join(data["mde"]),
-        "error, root mean square": percent(diagnosis["total_rms_log"]),
-    }
-    notes = [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(diagnosis))
-    return (
-        fact_list(facts, diagnosis, notes)
-        + _bar(diagnosis, "share", "The squared log error")
-        + _bar(diagnosis, "share_without_scale", "Once each image has its scale")
-        + f"<ul class=advice>{items}</ul>"
-    )
-
-
-def _bar(summary: dict[str, Any], column: str, title: str) -> str:
-    """Shares as one bar, with a legend under it."""
-    share = {row["part"]: row[column] for row in summary["parts"]}
-    blocks = "".join(
-        f'<i style="flex:{100 * share[p]:.3f} 0 0;background:{PART_COLOURS[p]}"'
-        f' title="{escape(PARTS[p])}: {100 * share[p]:.1f} %"></i>'
-        for p in PARTS
-        if share[p] > 0
-    )
-    legend = "".join(
-        f'<span><b style="background:{PART_COLOURS[parts[0]]}"></b>{escape(family)} '
-        f"<em>{100 * sum(share[p] for p in parts):.0f} %</em></span>"
-        for family, parts in FAMILIES.items()
-        if any(share[p] > 0 for p in parts)
-    )
-    return f"<h3>{escape(title)}</h3><div class=bar>{blocks}</div><p class=legend>{legend}</p>"
-
-
 def _percents(values: Iterable[float | None]) -> list[Cell]:
     return [Cell(None if x is None else 100 * float(x), digits=1) for x in values]
 
 
+def _shares_table(  # noqa: PLR0917
+    name: str, title: str, caption: str, corner: str, columns: Iterable[str], rows: Any
+) -> Table:
+    """A table of percentages."""
+    titles = tuple((f"{column} [%]",) for column in columns)
+    return Table(name, title, caption, corner, titles, [(row, _percents(x)) for row, x in rows])
+
+
 def part_table(summary: dict[str, Any]) -> Table:
     """Share and size of each part, and the error left after it."""
-    return Table(
+    rows = []
+    for row in summary["parts"]:
+        after = None if row["part"] == "scale" else row["share_without_scale"]
+        left = None if row["part"] == "rest" else np.expm1(row["left_rms_log"])
+        rows.append((row["title"], [row["share"], after, np.expm1(row["rms_log"]), left]))
+    return _shares_table(
         "parts",
         "Parts, in the order in which they are taken out",
         "Share of the squared log error, and of what the scale leaves of it; size of the part; "
         "error left after it and all before it. "
         "The unit common to all images is taken out first and belongs to no part.",
         "Part",
-        (("share [%]",), ("after scale [%]",), ("size [%]",), ("left [%]",)),
-        [
-            (
-                row["title"],
-                _percents(
-                    [
-                        row["share"],
-                        row["share_without_scale"] if row["part"] != "scale" else None,
-                        np.expm1(row["rms_log"]),
-                        np.expm1(row["left_rms_log"]) if row["part"] != "rest" else None,
-                    ]
-                ),
-            )
-            for row in summary["parts"]
-        ],
+        ("share", "after scale", "size", "left"),
+        rows,
     )
 
 
 def group_table(summary: dict[str, Any]) -> Table:
     """Error of each place, and what it is made of."""
-    rows = []
-    for row in summary["groups"]:
-        shares = (sum(row["shares"][p] for p in parts) for parts in FAMILIES.values())
-        percents = _percents([np.expm1(row["rms_log"]), *shares])
-        rows.append((row["group"], [Cell(float(row["images"]), digits=0), *percents]))
-    titles = (("images",), ("error [%]",), *((f"{name} [%]",) for name in FAMILIES))
-    return Table("places", "Shares by place", "Every image counts the same.", "Place", titles, rows)
+    rows = [
+        (
+            f"{row['group']} ({row['images']})",
+            [
+                np.expm1(row["rms_log"]),
+                *(sum(row["shares"][p] for p in parts) for parts in FAMILIES.values()),
+            ],
+        )
+        for row in summary["groups"]
+    ]
+    caption = "Every image counts the same; their number is in brackets."
+    return _shares_table("places", "Shares by place", caption, "Place", ("error", *FAMILIES), rows)
 
 
 def frame_table(summary: dict[str, Any]) -> Table:
@@ -249,13 +209,31 @@ def frame_table(summary: dict[str, Any]) -> Table:
     for row in worst(summary)[:WORST_FRAMES]:
         own = [sum(row[p] for p in parts) for parts in AFTER_SCALE.values()]
         shares = (x / sum(own) if sum(own) > 0 else 0.0 for x in own)
-        rows.append((row["name"], _percents([np.expm1(row["rms_log_without_scale"]), *shares])))
-    return Table(
-        "frames",
-        f"The {len(rows)} worst frames",
-        "Error once the scale is right, and what it is made of.",
-        "Frame",
-        (("error [%]",), *((f"{name} [%]",) for name in AFTER_SCALE)),
+        rows.append((row["name"], [np.expm1(row["rms_log_without_scale"]), *shares]))
+    title = f"The {len(rows)} worst frames"
+    caption = "Error once the scale is right, and what it is made of."
+    return _shares_table("frames", title, caption, "Frame", ("error", *AFTER_SCALE), rows)
+
+
+def bin_table(summary: dict[str, Any]) -> Table:
+    """Size of the error and its mean by true depth and by relief."""
+    kinds = (("depth", " m", 1.0), ("relief", " % relief", 100.0))
+    rows = [
+        (
+            span(row, unit, factor),
+            [row["pixels"], *np.expm1([row[k] for k in ("rms_log", "rest_rms_log", "bias_log")])],
+        )
+        for kind, unit, factor in kinds
+        for row in frequent(summary[kind])
+    ]
+    return _shares_table(
+        "bins",
+        "By true depth, and by relief around the pixel",
+        "Error once each image has its scale: root mean square, that of edges and noise alone, and "
+        "mean, above zero where depth is too large. Relief is near zero on flat ground and large "
+        "at edges.",
+        "Pixels",
+        ("pixels", "error", "edges and noise", "mean"),
         rows,
     )
 
@@ -273,7 +251,8 @@ def left_figure(summary: dict[str, Any]) -> Figure:
     names = ["as it is", *(f"− {r['title'].lower()}" for r in rows)]
     axis.set_xticks(range(len(names)), [textwrap.fill(name, 13) for name in names], fontsize=8)
     axis.set_ylabel("error left [%]")
-    _grid_behind(axis, "y")
+    axis.set_axisbelow(True)
+    axis.grid(visible=False, axis="x")
     axis.margins(y=0.12)
     return figure
 
@@ -320,48 +299,6 @@ def map_figure(summary: dict[str, Any]) -> Figure:
     return figure
 
 
-def bin_figure(summary: dict[str, Any]) -> Figure:
-    """Size of the error and its mean by true depth and by relief."""
-    figure, axes = pyplot().subplots(1, 2, figsize=(10.8, 3.2), sharey=True)
-    panels = (
-        ("depth", "true depth [m]", 1.0),
-        ("relief", "relief around the pixel [%]: flat … edge", 100.0),
-    )
-    for axis, (bins, label, factor) in zip(axes, panels, strict=True):
-        rows = frequent(summary[bins])
-        rms, rest, bias = (
-            [100 * np.expm1(r[k]) for r in rows] for k in ("rms_log", "rest_rms_log", "bias_log")
-        )
-        x = np.arange(len(rows))
-        axis.bar(x, rms, color="#b9c4ce", width=0.72, label="root mean square")
-        axis.bar(x, rest, color=PART_COLOURS["rest"], width=0.72, label="of it edges and noise")
-        axis.plot(x, bias, "D", color=COLOURS[1], ms=5, label="mean, above zero: too far")
-        axis.axhline(0, color="#888888", lw=0.8)
-        names = [f"{span(r, '', factor)}\n{100 * r['pixels']:.0f} %" for r in rows]
-        axis.set_xticks(x, names, fontsize=7.5)
-        axis.set_xlabel(f"{label}; share of pixels")
-        _grid_behind(axis, "y")
-    axes[0].set_ylabel("error [%]")
-    axes[1].legend(fontsize=8, loc="upper left")
-    return figure
-
-
-def group_figure(summary: dict[str, Any]) -> Figure:
-    """Mean squares by place, stacked by part."""
-    rows = sorted(summary["groups"], key=lambda r: r["rms_log"])
-    figure, axis = pyplot().subplots(figsize=(10.8, 0.9 + 0.3 * len(rows)))
-    y, left = range(len(rows)), np.zeros(len(rows))
-    for part, title in PARTS.items():
-        width = np.array([r["shares"][part] * r["rms_log"] ** 2 for r in rows])
-        axis.barh(y, width, left=left, color=PART_COLOURS[part], height=0.7, label=title)
-        left += width
-    axis.set_yticks(y, [f"{r['group']} ({r['images']})" for r in rows], fontsize=8)
-    axis.set_xlabel("mean squared log error")
-    _grid_behind(axis, "x")
-    legend_beside(figure, axis)
-    return figure
-
-
 def strip_figure(picture: Picture) -> Figure:
     """Image, error and its parts, side by side."""
     height = 2.1 * picture.image.shape[0] / picture.image.shape[1]
@@ -374,9 +311,3 @@ def strip_figure(picture: Picture) -> Figure:
         shown, last = 100 * np.expm1(error), axis is axes[-1]
         show_map(axis, shown, name, bar=last, cmap="RdBu_r", vmin=-most, vmax=most)
     return figure
-
-
-def _grid_behind(axis: Any, along: str) -> None:
-    """Grid lines at the ticks of one axis only, behind the bars."""
-    axis.set_axisbelow(True)
-    axis.grid(visible=False, axis="x" if along == "y" else "y")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import cycle, pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.gallery import Picture, read_gallery
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
-from scalefield.benchmark.report.page import Image
-from scalefield.benchmark.report.runs import Run, ablation_series, by_mde, seeds_of
+from scalefield.benchmark.report.page import Image, inline
+from scalefield.benchmark.report.runs import Run, by_mde, seeds_of
 from scalefield.benchmark.report.tables import MAIN_METRICS, REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
 from scalefield.errors import import_extra
@@ -33,8 +30,9 @@ COLOURS = (
 MARKERS = "os^Dv<>Phd*pX"
 DPI = 160
 """Resolution of figures written as PNG."""
-SCATTER_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 MIME = {"svg": "image/svg+xml", "png": "image/png", "jpeg": "image/jpeg"}
+PHOTOGRAPHIC = {"dpi": 110, "pil_kwargs": {"quality": 82}}
+"""Options of figures of images, which would be large as PNG or SVG."""
 
 STYLE = {
     "font.size": 9,
@@ -71,22 +69,11 @@ def encode(figure: Figure, suffix: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def drawn(figure: Figure, suffix: str, caption: str, alt: str = "", **options: Any) -> Image:
-    """The figure as a picture of the page; the figure is closed."""
-    image = Image(encode(figure, suffix, **options), MIME[suffix], caption, alt)
+def drawn(figure: Figure, suffix: str, caption: str, **options: Any) -> Image:
+    """The figure as a picture inside the page; the figure is closed."""
+    data = encode(figure, suffix, **options)
     pyplot().close(figure)
-    return image
-
-
-def photographic(figure: Figure, caption: str, alt: str = "") -> Image:
-    """A figure of images as a picture of the page, which would be large as PNG or SVG."""
-    return drawn(figure, "jpeg", caption, alt, dpi=110, pil_kwargs={"quality": 82})
-
-
-def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
-    """Colour and marker of a method, the same in every figure."""
-    i = list(methods).index(method)
-    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+    return Image(inline(data, MIME[suffix]), caption)
 
 
 def legend_beside(figure: Figure, axis: Any) -> None:
@@ -110,43 +97,16 @@ def show_map(
         axis.figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
 
 
-def forest(run: Run) -> Figure | None:
-    """AbsRel of every method with its interval, one panel a regime, best at the top."""
-    if not run.regimes:
-        return None
-    cells_of = {
-        regime: sorted(_cells(run, regime), key=lambda c: -c["clamped"]["abs_rel"][0])
-        for regime in run.regimes
-    }
-    size = 3.7 * len(cells_of), 0.9 + 0.27 * max(map(len, cells_of.values()))
-    figure, axes = pyplot().subplots(1, len(cells_of), figsize=size, squeeze=False)
-    for axis, (regime, cells) in zip(axes[0], cells_of.items(), strict=True):
-        for y, cell in enumerate(cells):
-            mean, low, high = _interval(cell, "abs_rel")
-            style = method_style(run.scores.methods, cell["method"])
-            axis.plot([low, high], [y, y], color=style["color"], lw=2.4, alpha=0.45)
-            axis.plot(mean, y, markersize=5, **style)
-        every = len(run.scores.images)
-        counts = ("" if c["images"] == every else f" ({c['images']})" for c in cells)
-        labels = [f"{c['method']}{count}" for c, count in zip(cells, counts, strict=True)]
-        axis.set_yticks(range(len(cells)), labels)
-        axis.set_xlim(left=0)
-        axis.set_xlabel("AbsRel")
-        low, high = REGIMES[regime]
-        axis.set_title(f"{REGIME_TITLES[regime]}: {low}–{high} anchors")
-    return figure
-
-
 def over_anchors(run: Run) -> Figure:
     """AbsRel and δ1 over the number of anchors, from the drop-anchor test to the high regime."""
     figure, axes = pyplot().subplots(1, 2, figsize=(10.5, 4.0))
     every = len(run.scores.images)
     for axis, metric in zip(axes, MAIN_METRICS, strict=True):
         for method in run.scores.methods:
-            cells = _along_anchors(c for c in _cells(run) if c["method"] == method)
+            cells = _cells(run, method=method)
             x = [c["anchors"] for c in cells]
             mean, low, high = np.array([_interval(c, metric) for c in cells]).reshape(-1, 3).T
-            style = method_style(run.scores.methods, method)
+            style = _style(run, method)
             if all(c["images"] == every for c in cells):
                 axis.plot(x, mean, label=method, lw=1.4, markersize=4.5, **style)
                 axis.fill_between(x, low, high, color=style["color"], alpha=0.07, lw=0)
@@ -170,19 +130,17 @@ def over_distance(run: Run) -> Figure | None:
     A bin that less than half of the images reach is left out: it is about those images, and not
     about distance.
     """
-    regimes = run.regimes
-    if not regimes:
+    if not run.regimes:
         return None
-    size = 3.4 * len(regimes) + 1.6, 3.6
-    figure, axes = pyplot().subplots(1, len(regimes), figsize=size, sharey=True, squeeze=False)
-    for axis, regime in zip(axes[0], regimes, strict=True):
+    size = 3.4 * len(run.regimes) + 1.6, 3.6
+    figure, axes = pyplot().subplots(1, len(run.regimes), figsize=size, sharey=True, squeeze=False)
+    for axis, regime in zip(axes[0], run.regimes, strict=True):
         rows = [row for row in run.results["distance"] if row["condition"] == regime]
         for row in rows:
             bins = enumerate(zip(row["abs_rel"], row["images"], strict=True))
-            enough = 0.5 * len(run.scores.images)
-            points = [(i, value) for i, (value, n) in bins if n >= enough]
-            style = method_style(run.scores.methods, row["method"])
+            points = [(i, v) for i, (v, n) in bins if n >= 0.5 * len(run.scores.images)]
             if points:
+                style = _style(run, row["method"])
                 axis.plot(*zip(*points, strict=True), label=row["method"], lw=1.3, ms=4, **style)
         ends = ["0", *(f"{100 * e:g}" for row in rows[-1:] for e in row["edges"])]
         spans = [f"{a}–{b}" for a, b in pairwise(ends)] + [f">{ends[-1]}"]
@@ -212,22 +170,21 @@ def reliability(run: Run) -> Figure | None:
         axis.plot([0, 100], [0, 100], color="#999999", lw=0.8)
         for cell in (c for c in cells if c["condition"] == regime):
             covered = [100 * cell["coverage"][f"coverage_{level}"][0] for level in LEVELS]
-            style = method_style(run.scores.methods, cell["method"])
+            style = _style(run, cell["method"])
             if cell["group"] == EVERYWHERE:
                 axis.plot(LEVELS, covered, label=cell["method"], lw=1.5, ms=4.5, **style)
             else:
                 axis.plot(LEVELS, covered, color=style["color"], lw=0.5, alpha=0.45)
-        axis.set(xlim=(47, 98), ylim=limits, xlabel="promised [%]")
+        axis.set(xlim=(47, 98), ylim=limits, xlabel="nominal [%]")
         axis.set_xticks(LEVELS, [str(level) for level in LEVELS])
         axis.set_title(f"{REGIME_TITLES[regime]} anchors")
     axes[0][0].set_ylabel("covered [%]")
     last = axes[0][-1]
     last.axhline(90, color="#999999", lw=0.8)
-    everywhere = [c for c in cells if c["group"] == EVERYWHERE]
-    for method in dict.fromkeys(c["method"] for c in everywhere):
-        own = _along_anchors(c for c in everywhere if c["method"] == method)
+    for method in dict.fromkeys(c["method"] for c in cells):
+        own = [c for c in _cells(run, method=method) if "coverage" in c]
         covered = [100 * c["coverage"]["coverage_90"][0] for c in own]
-        style = method_style(run.scores.methods, method)
+        style = _style(run, method)
         last.plot([c["anchors"] for c in own], covered, label=method, lw=1.5, ms=4.5, **style)
     _anchor_axis(last)
     last.set_ylim(limits)
@@ -236,109 +193,21 @@ def reliability(run: Run) -> Figure | None:
     return figure
 
 
-def scatter(run: Run) -> Figure | None:
-    """Each image's AbsRel: every method against the best one, coloured by place."""
-    scores = run.scores
-    condition = "medium" if "medium" in scores.conditions else scores.conditions[0]
-    best, *others = (
-        cell["method"]
-        for cell in sorted(
-            _cells(run, condition), key=lambda c: (-c["images"], c["clamped"]["abs_rel"][0])
-        )
-    )
-    if not others:
-        return None
-    columns = min(4, len(others))
-    rows = -(-len(others) // columns)
-    figure, axes = pyplot().subplots(
-        rows, columns, figsize=(2.6 * columns, 2.5 * rows), squeeze=False, sharex=True, sharey=True
-    )
-    x = scores.abs_rel(best, condition)
-    everything = scores.values["clamped", "abs_rel"][:, :, scores.conditions.index(condition)]
-    limits = (max(np.nanmin(everything) * 0.8, 1e-3), np.nanmax(everything) * 1.25)
-    ticks = [t for t in SCATTER_TICKS if limits[0] <= t <= limits[1]]
-    for axis, method in zip(axes.flat, others, strict=False):
-        y = scores.abs_rel(method, condition)
-        axis.plot(limits, limits, color="#999999", lw=0.8)
-        for group, colour in zip(scores.groups, cycle(COLOURS), strict=False):
-            chosen = np.array(scores.group_of) == group
-            axis.scatter(x[chosen], y[chosen], s=9, color=colour, alpha=0.7, lw=0, label=group)
-        both = np.isfinite(x) & np.isfinite(y)
-        share = np.mean(x[both] < y[both])
-        axis.set_title(f"{method}\n{best} better on {share:.0%}", fontsize=8)
-        axis.set(xscale="log", yscale="log")
-        axis.set_xticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
-        axis.set_yticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
-        axis.minorticks_off()
-        axis.set(xlim=limits, ylim=limits)
-    for axis in axes.flat[len(others) :]:
-        axis.set_visible(False)
-    figure.supxlabel(f"AbsRel of {best}, {condition} anchors", fontsize=9)
-    figure.supylabel("AbsRel of the other", fontsize=9)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8, markerscale=2)
-    return figure
-
-
-@dataclass(frozen=True)
-class AblationCurve:
-    """AbsRel and δ1 of a generator over K, in that order."""
-
-    label: str
-    colour: str
-    without_features: bool
-    values: dict[int, list[tuple[float, float, float]]]
-    """By K: for each metric the mean and the ends of its bar."""
-
-
-def ablation(run: Run) -> Figure | None:
-    """AbsRel and δ1 over K, full against F = 0; the paper's own curves in grey."""
-    curves = [
-        AblationCurve(
-            label=label,
-            colour=COLOURS[i],
-            without_features=re.search(r"F\s?=\s?0", label) is not None,
-            values={k: [_interval(c, m) for m in MAIN_METRICS] for k, c in by_k.items()},
-        )
-        for i, (label, by_k) in enumerate(ablation_series([run]).items())
-    ]
-    return ablation_figure(curves, (8.4, 3.4))
-
-
-def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
-    """The paper's ablation figure: AbsRel and δ1 over K, F against F = 0, datasets pooled.
-
-    One colour an MDE; bars reach from the least to the largest of the seeds; the paper's own
-    curves in grey.
-    """
-    seeds = {mde: seeds_of(members, "medium") for mde, members in by_mde(runs).items()}
-    seeds = {mde: cells for mde, cells in seeds.items() if len({k for k, _ in cells}) > 1}
-    curves = [
-        AblationCurve(
-            label=f"{mde}, {'F = 0' if without_features else 'full'}",
-            colour=COLOURS[i],
-            without_features=without_features,
-            values={
-                k: [_seed_range(cells[k, without_features], metric) for metric in MAIN_METRICS]
-                for k in sorted(k for k, without in cells if without == without_features)
-            },
-        )
-        for i, (mde, cells) in enumerate(seeds.items())
-        for without_features in (False, True)
-    ]
-    return ablation_figure([curve for curve in curves if curve.values], (9.4, 3.6))
-
-
 PAPER_STYLES = {"DA3": ("#bbbbbb", "s"), "MiDaS": ("#888888", "^")}
 """Grey and marker of the paper's curves by MDE."""
 
 
-def ablation_figure(curves: Sequence[AblationCurve], size: tuple[float, float]) -> Figure | None:
-    """Curves over K beside those of the paper; None if there are fewer than two K."""
-    ks = sorted({k for curve in curves for k in curve.values})
+def ablation(runs: Sequence[Run]) -> Figure | None:
+    """The paper's ablation figure: AbsRel and δ1 over K, F against F = 0, datasets pooled.
+
+    One colour an MDE; bars reach from the least to the largest of the seeds, or over the interval
+    of a single one; the paper's own curves in grey. None if there are fewer than two K.
+    """
+    seeds = {mde: seeds_of(members, "medium") for mde, members in by_mde(runs).items()}
+    ks = sorted({k for cells in seeds.values() for k, _ in cells})
     if len(ks) < 2:
         return None
-    figure, axes = pyplot().subplots(1, 2, figsize=size)
+    figure, axes = pyplot().subplots(1, 2, figsize=(9.4, 3.6))
     for i, (axis, metric) in enumerate(zip(axes, MAIN_METRICS, strict=True)):
         for (mde, kind), by_k in paper.ABLATION.items():
             y, style = [value[i] for value in by_k.values()], "-" if kind == "full" else ":"
@@ -347,18 +216,18 @@ def ablation_figure(curves: Sequence[AblationCurve], size: tuple[float, float]) 
                 list(by_k), y, style, color=colour, marker=marker, ms=3, lw=1,
                 label=f"paper, {mde}, {kind}",
             )  # fmt: skip
-        for curve in curves:
-            mean, low, high = np.array([values[i] for values in curve.values.values()]).T
-            axis.errorbar(
-                list(curve.values),
-                mean,
-                yerr=[mean - low, high - mean],
-                fmt="o:" if curve.without_features else "s-",
-                color=curve.colour,
-                markerfacecolor="white" if curve.without_features else curve.colour,
-                capsize=2,
-                label=curve.label,
-            )
+        for (mde, cells), colour in zip(seeds.items(), COLOURS, strict=False):
+            for zero in (False, True):
+                own = [k for k in ks if (k, zero) in cells]
+                if not own:
+                    continue
+                bars = [_seed_range(cells[k, zero], metric) for k in own]
+                mean, low, high = np.array(bars).T
+                axis.errorbar(
+                    own, mean, yerr=[mean - low, high - mean], fmt="o:" if zero else "s-",
+                    color=colour, markerfacecolor="white" if zero else colour, capsize=2,
+                    label=f"{mde}, {'F = 0' if zero else 'full'}",
+                )  # fmt: skip
         axis.set_xticks(ks)
         axis.set_xlabel("K, the number of basis maps")
         axis.set_title(_title(metric))
@@ -367,7 +236,9 @@ def ablation_figure(curves: Sequence[AblationCurve], size: tuple[float, float]) 
 
 
 def _seed_range(cells: Sequence[dict[str, Any]], metric: str) -> tuple[float, float, float]:
-    """The mean, the least and the largest value of a metric over the seeds."""
+    """The mean of a metric over the seeds, and the ends of its bar."""
+    if len(cells) == 1:
+        return _interval(cells[0], metric)
     values = [cell["clamped"][metric][0] for cell in cells]
     return float(np.mean(values)), min(values), max(values)
 
@@ -415,13 +286,37 @@ def strip(picture: Picture, depth_m: np.ndarray) -> Figure:
     return figure
 
 
-def _cells(run: Run, condition: str | None = None) -> list[dict[str, Any]]:
-    """The cells of all images, under one condition if it is given."""
-    cells = [c for c in run.results["cells"] if c["group"] == EVERYWHERE]
-    return [c for c in cells if condition in (None, c["condition"])]
+CUES = "Scale field, F and depth"
+OF_RUN: dict[str, tuple[str, Callable[[Run], Figure | None], str, str]] = {
+    "justification": (
+        CUES, justification, "png",
+        "The scale field that recovery must find, beside the cues it is predicted from.",
+    ),
+    "anchors": ("Number of anchors", over_anchors, "svg", "Error over the number of anchors."),
+    "distance": (
+        "Distance from anchors", over_distance, "svg",
+        "Error over the distance to the nearest anchor, where half of the images reach it.",
+    ),
+    "reliability": (
+        "Coverage of intervals", reliability, "svg",
+        "Actual over nominal coverage; below the line intervals are too narrow. Thin lines are "
+        "single places.",
+    ),
+}  # fmt: skip
+"""Figures of a run: section, function, format in the page, and caption. A function returns None if
+the run has no values for it."""
 
 
-def _along_anchors(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _style(run: Run, method: str) -> dict[str, Any]:
+    """Colour and marker of a method, the same in every figure of a run."""
+    i = list(run.scores.methods).index(method)
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
+def _cells(run: Run, method: str | None = None) -> list[dict[str, Any]]:
+    """The cells of all images by the number of anchors, of one method if it is given."""
+    cells: Iterable[dict[str, Any]] = run.results["cells"]
+    cells = (c for c in cells if c["group"] == EVERYWHERE and method in (None, c["method"]))
     return sorted(cells, key=lambda c: c["anchors"])
 
 

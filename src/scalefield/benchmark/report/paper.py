@@ -5,6 +5,14 @@ from __future__ import annotations
 # AbsRel and δ1 under low, medium and high anchors; None where the paper has a dash.
 Figures = tuple[tuple[float, float] | None, ...]
 
+ROWS = {
+    **{name: name for name in ("Global", "Grid", "LWLR", "Piecewise", "Region")},
+    "Basis K=8": "Basis",
+    "Basis K=30": "Basis*",
+    "Basis K=50": "Basis**",
+}
+"""The paper's name of each row."""
+
 MAIN: dict[tuple[str, str], dict[str, Figures]] = {
     ("KITTI", "DA3"): {
         "Global": ((0.31, 0.53), (0.21, 0.65), (0.20, 0.69)),
@@ -67,3 +75,4 @@ DATASETS = {"KITTI": ("kitti",), "UrbanSyn + SUN RGB-D": ("urbansyn", "sunrgbd")
 """Our names of the datasets that a column of the paper averages."""
 
 MDES = {"DA3": "da3-base", "MiDaS": "midas-hybrid"}
+"""The paper's estimators, by the name of `mde.MODELS`."""

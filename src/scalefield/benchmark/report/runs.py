@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from scalefield.anchor_sampling import REGIMES
+from scalefield.benchmark.report import paper
 from scalefield.benchmark.score import EVERYWHERE, Scores, aggregate, read_scores
 from scalefield.errors import InputError
 from scalefield.io import read_json
@@ -31,8 +33,23 @@ class Run:
 
     @property
     def mde(self) -> str:
-        """The estimator's name."""
+        """The estimator's label."""
         return self.results["config"]["mde"]
+
+    @property
+    def heading(self) -> str:
+        """The estimator's label, its source where it has another name, and its weights."""
+        source = self.results["config"].get("source") or self.mde
+        weights = {model.rpartition(" ")[2] for model in self.results["data"]["mde"]}
+        own = "" if source.replace(":", "-") == self.mde else f" = {source}"
+        return f"{self.mde}{own} [{' '.join(sorted(weights)) or 'unknown weights'}]"
+
+    @property
+    def published(self) -> str | None:
+        """What the paper calls this estimator, if its source is that model's own; a label is not
+        believed."""
+        source = (self.results["config"].get("source") or "").removeprefix("median:")
+        return next((theirs for theirs, ours in paper.MDES.items() if ours == source), None)
 
     @property
     def name(self) -> str:
@@ -65,10 +82,16 @@ def load_run(path: str | Path) -> Run:
 
 
 def by_mde(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs by estimator, in order of appearance."""
-    return {
-        mde: [run for run in runs if run.mde == mde] for mde in dict.fromkeys(r.mde for r in runs)
-    }
+    """The runs by the heading of their estimator, in order of appearance."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.heading, []).append(run)
+    return found
+
+
+def together(runs: Sequence[Run]) -> str:
+    """The names of the runs' data."""
+    return " + ".join(dict.fromkeys(run.dataset for run in runs))
 
 
 def pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
@@ -88,19 +111,6 @@ def pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
         return [], 0
     together = Scores.of(rows, [method for run in runs for method in run.scores.methods])
     return aggregate(together, group), len(together.images)
-
-
-def ablation_series(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, Any]]]:
-    """Cells with medium anchors by series and K: rows whose labels differ in their K alone are one
-    series."""
-    ks = {(s["method"], s["condition"]): s["k"] for run in runs for s in run.results["spectral"]}
-    cells, _ = pooled(runs, EVERYWHERE)
-    series: dict[str, dict[int, dict[str, Any]]] = {}
-    for cell in cells:
-        k = ks.get((cell["method"], "medium"))
-        if cell["condition"] == "medium" and k is not None:
-            series.setdefault(_without_k(cell["method"]), {})[k] = cell
-    return {label: dict(sorted(by_k.items())) for label, by_k in series.items()}
 
 
 def basis_label(label: str) -> tuple[int, bool, int] | None:
@@ -143,6 +153,23 @@ def seeds_of(runs: Sequence[Run], condition: str) -> dict[tuple[int, bool], list
         if about is not None and cell["condition"] == condition:
             by_row.setdefault(about[:2], []).append(cell)
     return by_row
+
+
+def feature_differences(runs: Sequence[Run]) -> dict[int, dict[str, float]]:
+    """AbsRel with F less that with F = 0 with medium anchors, by K and place, mean over the seeds
+    that have both."""
+    found: dict[tuple[int, bool, int, str], float] = {}
+    for run in runs:
+        for cell in run.results["cells"]:
+            about = basis_label(cell["method"])
+            if about and cell["condition"] == "medium" and cell["group"] != EVERYWHERE:
+                found[*about, cell["group"]] = cell["clamped"]["abs_rel"][0]
+    differences: dict[int, dict[str, list[float]]] = {}
+    for (k, zero, seed, place), error in found.items():
+        if not zero and (k, True, seed, place) in found:
+            by_place = differences.setdefault(k, {}).setdefault(place, [])
+            by_place.append(error - found[k, True, seed, place])
+    return {k: {g: fmean(v) for g, v in by.items()} for k, by in sorted(differences.items())}
 
 
 @dataclass(frozen=True)
@@ -190,9 +217,3 @@ def row_models(run: Run) -> list[RowModel]:
             RowModel(method["label"], conditions, without_features, universal, description)
         )
     return models
-
-
-def _without_k(label: str) -> str:
-    """`Basis (F=0, K=8)` → `Basis (F=0)`."""
-    rest = re.sub(r"[,\s]*\bK\s?=\s?\d+", "", label, flags=re.IGNORECASE)
-    return re.sub(r"\(\s*,\s*", "(", rest).replace("()", "").strip() or label

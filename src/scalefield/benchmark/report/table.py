@@ -1,4 +1,4 @@
-"""A table of results, and the same table as Markdown, CSV, LaTeX and HTML."""
+"""A table of results, and templates that render it as Markdown, LaTeX and HTML."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import lru_cache
 from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader
+
+TEMPLATES = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class Cell:
     text: str = ""
     """Shown instead of the number, if there is any."""
     note: str = ""
+    beside: str = ""
+    """Shown after the number, without its rank: the paper's figure, a number of images."""
 
     def __str__(self) -> str:
         if self.text or self.value is None:
@@ -31,6 +39,17 @@ class Cell:
         if self.value and (abs(self.value) < 10**-self.digits or abs(self.value) >= 1e5):
             return f"{self.value:.2g}"
         return f"{self.value:.{self.digits}f}"
+
+    @property
+    def half(self) -> str:
+        """Half of the interval's width."""
+        known = self.low is not None and self.high is not None
+        return f"{(self.high - self.low) / 2:.{self.digits}f}" if known else ""  # type: ignore[operator]
+
+    @property
+    def hover(self) -> str:
+        """The note, or the interval."""
+        return self.note or (f"95 % interval {self.low:.4g} … {self.high:.4g}" if self.half else "")
 
 
 @dataclass(frozen=True)
@@ -61,22 +80,12 @@ class Table:
 
 def markdown(table: Table) -> str:
     """A Markdown table: best bold, second underlined; levels of the head joined by " · "."""
-    marks = {1: "**%s**", 2: "<u>%s</u>"}
+    return render("table.md.j2", head=table.head, **vars(table)) + "\n"
 
-    def line(*cells: str) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    lines = [
-        f"### {table.title}\n",
-        line(table.corner, *(" · ".join(column) for column in table.columns)),
-        line("---", *["---:"] * len(table.columns)),
-        *(
-            line(label, *(marks.get(c.rank, "%s") % c for c in cells))
-            for label, cells in table.rows
-        ),
-        f"\n{table.caption}\n",
-    ]
-    return "\n".join(lines)
+def latex(table: Table) -> str:
+    """A booktabs table with the head's levels as spanning columns."""
+    return render("table.tex.j2", head=table.head, **vars(table))
 
 
 def csv_text(table: Table) -> str:
@@ -91,82 +100,35 @@ def csv_text(table: Table) -> str:
     return text.getvalue()
 
 
-def latex(table: Table) -> str:
-    """A booktabs table with the head's levels as spanning columns."""
-    marks = {1: "\\textbf{%s}", 2: "\\underline{%s}"}
-    head = []
-    for i, level in enumerate(table.head):
-        cells, rules, start = [_tex(table.corner) if i == len(table.head) - 1 else ""], "", 2
-        for title, width in level:
-            shown = _tex(title)
-            if width > 1:
-                shown = f"\\multicolumn{{{width}}}{{c}}{{{shown}}}"
-                rules += f"\\cmidrule(lr){{{start}-{start + width - 1}}}"
-            cells.append(shown)
-            start += width
-        head.append(f"{' & '.join(cells)} \\\\{rules}")
-    body = [
-        " & ".join([_tex(label), *(marks.get(c.rank, "%s") % _tex(str(c)) for c in cells)]) + r" \\"
-        for label, cells in table.rows
-    ]
-    return "\n".join(
-        [
-            r"\begin{table*}[t]",
-            r"\centering",
-            f"\\caption{{{_tex(table.title)}. {_tex(table.caption)}}}",
-            f"\\label{{tab:{table.name}}}",
-            f"\\begin{{tabular}}{{l {'c' * len(table.columns)}}}",
-            r"\toprule",
-            *head,
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table*}",
-            "",
-        ]
-    )
+def render(template: str, **values: Any) -> str:
+    """A template of this folder, filled in."""
+    return environment(template.split(".")[-2]).get_template(template).render(values)
 
 
+@lru_cache
+def environment(language: str) -> Environment:
+    """Templates for md, html, or tex, whose braces are free for LaTeX."""
+    marks = {"block": ("<%", "%>"), "variable": ("<<", ">>"), "comment": ("<#", "#>")}
+    given = {f"{k}_{end}_string": v[i] for k, v in marks.items() for i, end in enumerate(_ENDS)}
+    options: dict[str, Any] = given if language == "tex" else {}
+    made = Environment(
+        loader=FileSystemLoader(TEMPLATES, encoding="utf-8"), keep_trailing_newline=True,
+        autoescape=language == "html", **options,
+    )  # fmt: skip
+    made.filters |= {"tex": _tex, "bars": lambda text: str(text).replace("|", "\\|")}
+    return made
+
+
+_ENDS = ("start", "end")
 _TEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     **{character: f"\\{character}" for character in "&%_#${}"},
     "–": "--", "…": r"\ldots{}", "·": r"$\cdot$", "|": "$|$", "‖": r"$\|$", "√": r"$\surd$",
     "≈": r"$\approx$", "δ": r"$\delta$", "η": r"$\eta$", "α": r"$\alpha$", "²": r"$^2$",
-    "₀": r"$_0$", "₁": r"$_1$", "ᵀ": r"$^\top$",
+    "₀": r"$_0$", "₁": r"$_1$", "ᵀ": r"$^\top$", "−": "$-$", "×": r"$\times$",
 }  # fmt: skip
 
 
 def _tex(text: str) -> str:
     escaped = "".join(_TEX.get(character, character) for character in text).replace("$$", "")
     return re.sub(r"\$\\delta\$(\d)", r"$\\delta_\1$", escaped)
-
-
-def html(table: Table) -> str:
-    """A table whose rows the page's script sorts; intervals are shown beside their means."""
-    head = ""
-    for i, level in enumerate(table.head):
-        last = i == len(table.head) - 1
-        kind, corner = (" class=sort", escape(table.corner)) if last else ("", "")
-        cells = "".join(f"<th{kind} colspan={n}>{escape(title)}</th>" for title, n in level)
-        head += f"<tr><th{kind}>{corner}</th>{cells}</tr>"
-    rows = "".join(
-        f"<tr><th>{escape(label)}</th>{''.join(map(_html_cell, cells))}</tr>"
-        for label, cells in table.rows
-    )
-    return (
-        f"<div class=scroll><table><caption>{escape(table.title)}</caption>"
-        f"<thead>{head}</thead><tbody>{rows}</tbody></table></div>"
-        f"<p class=under>{escape(table.caption)}</p>"
-    )
-
-
-def _html_cell(cell: Cell) -> str:
-    value = "" if cell.value is None else f' data-v="{cell.value!r}"'
-    note, width = cell.note, ""
-    if cell.low is not None and cell.high is not None:
-        note = note or f"95 % interval {cell.low:.4g} … {cell.high:.4g}"
-        width = f" <small>±{(cell.high - cell.low) / 2:.{cell.digits}f}</small>"
-    title = f' title="{escape(note)}"' if note else ""
-    rank = {1: " class=best", 2: " class=second"}.get(cell.rank, "")
-    return f"<td{value}{title}{rank}><span>{escape(str(cell))}</span>{width}</td>"

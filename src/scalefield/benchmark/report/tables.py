@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import binomtest
 
 from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES
 from scalefield.benchmark.metrics import COVERAGE, LEVELS, METRICS
 from scalefield.benchmark.report import paper
 from scalefield.benchmark.report.runs import (
     Run,
-    ablation_series,
     basis_label,
     by_mde,
+    feature_differences,
     first_seeds,
     later_seeds,
     pooled,
     row_models,
     seeds_of,
+    together,
 )
 from scalefield.benchmark.report.table import Cell, Table
+from scalefield.benchmark.report.text import missing
 from scalefield.benchmark.score import CLAMPING, EVERYWHERE
 from scalefield.errors import counted
 from scalefield.methods.lwlr import LWLR
@@ -48,10 +52,12 @@ class Head(NamedTuple):
     """Columns that belong together."""
 
     titles: tuple[str, ...]
-    cells: dict[str, dict[str, Any]]
+    cells: Mapping[str, dict[str, Any]]
     """The results by the label of their row."""
     images: int | None = None
     """Number of images of a complete cell; None to rank no cells."""
+    printed: Mapping[str, Sequence[float] | None] = {}
+    """The paper's figures, one for each metric, by the label of their row."""
 
 
 def metric_columns(
@@ -63,12 +69,19 @@ def metric_columns(
     """The columns of a table, these metrics under each head, and the rows that have any of them."""
     rows: dict[str, list[Cell]] = {label: [] for label in labels}
     for head in heads:
-        for metric in titles:
+        for i, metric in enumerate(titles):
             ranks = _ranks(head, list(rows), metric, kind)
             for label, row in rows.items():
-                row.append(_cell(head, label, metric, kind, ranks.get(label, 0)))
+                figures = head.printed.get(label)
+                printed = "" if figures is None else f"{figures[i]:.2f}"
+                row.append(_cell(head, label, metric, kind, ranks.get(label, 0), printed))
     columns = tuple((*head.titles, title) for head in heads for title in titles.values())
-    return {"columns": columns, "rows": _known(rows)}
+    known = [
+        row
+        for row in rows.items()
+        if any(c.beside or c.text or c.value is not None for c in row[1])
+    ]
+    return {"columns": columns, "rows": known}
 
 
 def _ranks(head: Head, labels: Sequence[str], metric: str, kind: str) -> dict[str, int]:
@@ -79,22 +92,148 @@ def _ranks(head: Head, labels: Sequence[str], metric: str, kind: str) -> dict[st
     complete = [m for m in labels if m in head.cells and head.cells[m]["images"] == head.images]
     # What is equal as shown is equally good.
     shown = {m: sign * round(head.cells[m][kind][metric][0], 3) for m in complete}
-    best = sorted(set(shown.values()))[:2]
-    return {m: best.index(value) + 1 for m, value in shown.items() if value in best}
+    values = list(shown.values())
+    best = sorted(set(values))[:2]
+    return {  # three that are equal, as some methods are at one anchor, are not marked
+        m: best.index(v) + 1 for m, v in shown.items() if v in best and values.count(v) < 3
+    }
 
 
-def _cell(head: Head, label: str, metric: str, kind: str, rank: int) -> Cell:
+def _cell(  # noqa: PLR0917
+    head: Head, label: str, metric: str, kind: str, rank: int, printed: str
+) -> Cell:
+    if not head.cells:  # a column of the paper
+        return Cell(text=printed)
+    printed = printed and f"[{printed}]"
     if label not in head.cells:
-        return Cell()
+        return Cell(beside=printed)
     images = head.cells[label]["images"]
     mean, low, high = head.cells[label][kind][metric]
-    digits = 3 if mean < 100 else 1
-    partial = head.images is not None and images < head.images
-    return Cell(mean, low, high, rank, digits, f"{mean:.{digits}f} ({images})" if partial else "")
+    partial = f"({images})" if head.images is not None and images < head.images else ""
+    beside = " ".join(filter(None, (printed, partial)))
+    return Cell(mean, low, high, rank, 3 if mean < 100 else 1, beside=beside)
+
+
+def paper_table(runs: Sequence[Run], data: str) -> Table | None:
+    """Table 1 or 2 of the paper, or the same of other data: its rows by its names, ranked among
+    themselves, and its figures beside those of its own estimators."""
+    names = paper.DATASETS.get(data, (data,))
+    members = [run for run in runs if run.results["config"]["dataset"] in names]
+    if data not in paper.DATASETS:
+        members = [run for run in runs if run.dataset == data]
+    if not set(_methods(members)) & set(paper.ROWS):
+        return None
+    heads, counts, shown = [], [], set()
+    for mde, own in by_mde(members).items():
+        cells, images = pooled(own, EVERYWHERE)
+        counts.append(f"{mde}: {counted(images, 'image')} of {together(own)}")
+        shown.add(own[0].published)
+        theirs = paper.MAIN.get((data, own[0].published or ""), {})
+        for i, regime in enumerate(REGIMES):
+            by_method = _under(regime, first_seeds(cells))
+            named = {n: by_method[m] for m, n in paper.ROWS.items() if m in by_method}
+            figures = {paper.ROWS[m]: row[i] for m, row in theirs.items()}
+            heads.append(Head((mde, REGIME_TITLES[regime]), named, images, figures))
+    absent = [mde for (d, mde) in paper.MAIN if d == data and mde not in shown]
+    for theirs_mde in absent:
+        for i, regime in enumerate(REGIMES):
+            rows = paper.MAIN[data, theirs_mde].items()
+            figures = {paper.ROWS[m]: row[i] for m, row in rows}
+            heads.append(Head((f"the paper: {theirs_mde}", REGIME_TITLES[regime]), {}, 0, figures))
+    number = {name: f"Table {i + 1}. " for i, name in enumerate(paper.DATASETS)}.get(data, "")
+    return Table(
+        _stem("paper", data),
+        f"{number}{data}",
+        f"Ours: means over images ({'; '.join(counts)}), clamped. Best bold, second underlined, "
+        "among these rows; a number of images in brackets where it is not all, without a rank. "
+        "[In square brackets] the paper's figures, beside ours where the estimator is the paper's; "
+        f"its images are others. {_anchor_counts()} Basis, Basis*, Basis**: K = 8, 30, 50."
+        f"{_row_notes(members, set(paper.ROWS))}",
+        "Method",
+        **metric_columns(heads, paper.ROWS.values()),
+    )
+
+
+def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | None:
+    """Table 3 of the paper, the drop-anchor test: its figures beside those of its estimators."""
+    heads = []
+    data = {run.results["config"]["dataset"] for run in runs}
+    for mde, members in by_mde(runs).items():
+        cells, _ = pooled(members, EVERYWHERE)
+        ours = {c["condition"]: c for c in first_seeds(cells) if c["method"] == row}
+        left = {str(n): ours[f"drop-{n}"] for n in DROP_SEQUENCE if f"drop-{n}" in ours}
+        same = data <= set(chain(*paper.DATASETS.values()))
+        theirs = paper.DROP.get(members[0].published or "", {}) if same else {}
+        if left:
+            heads.append(Head((mde,), left, None, {str(n): row for n, row in theirs.items()}))
+    if not heads:
+        return None
+    return Table(
+        "paper-drop",
+        f"Table 3. Drop-anchor test of {paper.ROWS.get(row, row)}, {together(runs)}",
+        "Means over all images, clamped, by the number of anchors left; [in square brackets] the "
+        "paper's figures, over its three datasets.",
+        "Anchors",
+        **metric_columns(heads, [str(n) for n in sorted(DROP_SEQUENCE)]),
+    )
+
+
+def spectral_table(runs: Sequence[Run]) -> Table:
+    """η₁, |v₁ᵀg| and the statistics of G₀ with low anchors, by estimator, data and row."""
+    rows = [
+        (
+            f"{run.heading}, {run.dataset}: {s['method']}",
+            [*(Cell(s.get(k)) for k in SPECTRAL_TITLES), Cell(float(s["images"]), digits=0)],
+        )
+        for run in runs
+        for s in run.results["spectral"]
+        if s["condition"] == "low" and s["group"] == EVERYWHERE
+    ]
+    theirs = [Cell(text=text) for text in paper.SPECTRAL.values()]
+    theirs += [Cell()] * (len(SPECTRAL_TITLES) + 1 - len(theirs))
+    return Table(
+        "spectral",
+        "Spectral structure, low anchors",
+        "Medians over images. α₁² / ‖y‖² is the share of the targets' energy along the leading "
+        "eigenvector of C. The column after it is the share of images in which |α₁| is the "
+        "largest coefficient.",
+        "Generator",
+        (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
+        [("the paper: DA3, K = 8", theirs), *rows] if rows else [],
+    )
+
+
+def features_table(runs: Sequence[Run]) -> Table | None:
+    """AbsRel with F less that with F = 0 by place, in the mean over the seeds, and a sign test."""
+    places = list(dict.fromkeys(g for run in runs for g in run.scores.groups))
+    rows = []
+    for mde, members in by_mde(runs).items():
+        for k, by_place in feature_differences(members).items():
+            found = [by_place[place] for place in places if place in by_place]
+            better, changed = sum(x < 0 for x in found), sum(x != 0 for x in found)
+            p = binomtest(better, changed).pvalue if changed else 1.0
+            cells = [Cell(by_place.get(p), text=_signed(by_place.get(p))) for p in places]
+            summary = Cell(float(better), text=f"{better} of {len(found)}")
+            rows.append((f"{mde}, K = {k}", [*cells, summary, Cell(p, digits=2)]))
+    if not rows:
+        return None
+    return Table(
+        "features",
+        "AbsRel with F less that with F = 0, by place",
+        "Medium anchors, clamped, mean over the images of a place and over the seeds; below zero F "
+        "helps. p: two-sided sign test over places, each of which counts once.",
+        "Generator",
+        (*((place,) for place in places), ("helps in",), ("p",)),
+        rows,
+    )
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.3f}".replace("-", "−")
 
 
 def main_table(runs: Sequence[Run], group: str = EVERYWHERE, clamping: str = "clamped") -> Table:
-    """Low/Med/High × MDE × method, the paper's form; runs of one MDE are pooled by image."""
+    """Low/Med/High × MDE × method for all rows; runs of one MDE are pooled by image."""
     heads, images = [], {}
     for mde, members in by_mde(runs).items():
         cells, images[mde] = pooled(members, group)
@@ -102,28 +241,32 @@ def main_table(runs: Sequence[Run], group: str = EVERYWHERE, clamping: str = "cl
             if by_method := _under(regime, cells):
                 heads.append(Head((mde, short), by_method, images[mde]))
     counts = "; ".join(f"{mde}: {counted(n, 'image')}" for mde, n in images.items())
-    regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
-    data, raw = _together(runs), clamping == "raw"
+    data, raw = together(runs), clamping == "raw"
     place = "all images" if group == EVERYWHERE else group
     return Table(
         name=_stem("main", data, group) + ("-raw" if raw else ""),
         title=f"{data}: {place}{', not clamped' if raw else ''}",
-        caption=f"Mean over images ({counts}), {CLAMPING_WORDS[clamping]}. Anchors an image: "
-        f"{regimes}. Best bold, second underlined; a method with fewer images has their number "
-        f"beside it and no rank.{_row_notes(runs)}",
+        caption=f"Mean over images ({counts}), {CLAMPING_WORDS[clamping]}. {_anchor_counts()} Best "
+        "bold, second underlined; a method with fewer images has their number beside it and no "
+        f"rank.{_row_notes(runs)}",
         corner="Method",
         **metric_columns(heads, _first_methods(runs), kind=clamping),
     )
 
 
-def _row_notes(runs: Sequence[Run]) -> str:
+def _anchor_counts() -> str:
+    ranges = (f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
+    return f"Anchors an image: {', '.join(ranges)}."
+
+
+def _row_notes(runs: Sequence[Run], only: set[str] | None = None) -> str:
     """Notes on rows: the bandwidth of LWLR, generators that do not use F, one of several seeds."""
     notes = []
     for run in runs:
         bandwidths: dict[tuple[float, float], list[str]] = {}
         for method in run.results["config"]["methods"]:
             options = method["options"]
-            if "reference_bandwidth_px" in options:
+            if "reference_bandwidth_px" in options and (only is None or method["label"] in only):
                 width = options.get("reference_width_px", LWLR.reference_width_px)
                 key = options["reference_bandwidth_px"], width
                 bandwidths.setdefault(key, []).append(method["label"])
@@ -136,13 +279,11 @@ def _row_notes(runs: Sequence[Run]) -> str:
             if image_width:
                 note += f", {bandwidth * image_width / width:g} px at {image_width} px"
             notes.append(note)
-        for model in row_models(run):
+        for model in row_models(run) if only is None else ():
             if model.without_features and (model.universal or "F = 0" not in model.row):
                 notes.append(f"{model.row}: {model.description}")
     if later_seeds(_methods(runs)):
-        notes.append(
-            "Basis rows are of the first seed of the training; a table below has all seeds"
-        )
+        notes.append("Basis rows are of the first seed of the training; another table has all")
     return "".join(f" {note}." for note in dict.fromkeys(notes))
 
 
@@ -172,51 +313,13 @@ def drop_table(runs: Sequence[Run]) -> Table:
     )
 
 
-def ablation_table(runs: Sequence[Run]) -> Table | None:
-    """AbsRel and δ1 over K for one MDE, one row a series (full, F = 0)."""
-    series = ablation_series(runs)
-    ks = sorted({k for by_k in series.values() for k in by_k})
-    if len(ks) < 2:
-        return None
-    heads = [
-        Head((f"K = {k}",), {label: by_k[k] for label, by_k in series.items() if k in by_k})
-        for k in ks
-    ]
-    return Table(
-        *_named("ablation", runs, "number of basis maps and features"),
-        "Mean over images, medium anchors, clamped.",
-        "Generator",
-        **metric_columns(heads, series),
-    )
-
-
-def spectral_table(run: Run) -> Table:
-    """η₁, |v₁ᵀg| and the statistics of G₀ with low anchors, by method and group."""
-    statistics = [s for s in run.results["spectral"] if s["condition"] == "low"]
-    theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
-    return Table(
-        *_named("spectral", [run], "spectral structure, low anchors"),
-        "Medians over images. α₁² / ‖y‖² is the share of the targets' energy along the leading "
-        "eigenvector of C. The column after it is the share of images in which |α₁| is the "
-        f"largest coefficient. The paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to "
-        "dominate.",
-        "Method and place",
-        (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
-        [
-            (
-                f"{s['method']} · {s['group']}",
-                [*(Cell(s.get(k)) for k in SPECTRAL_TITLES), Cell(float(s["images"]), digits=0)],
-            )
-            for s in _by_method_and_place(run, statistics)
-        ],
-    )
-
-
 def coverage_table(run: Run) -> Table:
     """The coverage of the intervals, by method and group."""
+    methods, places = run.scores.methods, (EVERYWHERE, *run.scores.groups)
     cells = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
+    cells.sort(key=lambda c: (methods.index(c["method"]), places.index(c["group"])))
     rows: dict[str, dict[str, dict[str, Any]]] = {}
-    for c in _by_method_and_place(run, cells):
+    for c in cells:
         rows.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
     heads = [
         Head((REGIME_TITLES[regime],), {row: c[regime] for row, c in rows.items() if regime in c})
@@ -261,88 +364,16 @@ def paired_table(run: Run, condition: str) -> Table:
 
 def timing_table(run: Run) -> Table:
     """Median milliseconds an image, without the MDE."""
-    rows = {
-        method: [Cell(run.timings.get(f"{method} / {c}"), digits=1) for c in run.regimes]
-        for method in run.scores.methods
-    }
+    rows = [
+        (m, [Cell(run.timings.get(f"{m} / {c}"), digits=1) for c in run.regimes])
+        for m in run.scores.methods
+    ]
     return Table(
         *_named("timing", [run], "milliseconds an image"),
         f"Medians on one thread; the MDE itself took {run.timings.get('mde', 0):.0f} ms.",
         "Method",
         tuple((REGIME_TITLES[c],) for c in run.regimes),
-        _known(rows),
-    )
-
-
-def paper_table(runs: Sequence[Run], title: str) -> Table | None:
-    """The paper's figures with ours in brackets, and beside them ours with other MDEs."""
-    members = [r for r in runs if r.results["config"]["dataset"] in paper.DATASETS[title]]
-    if not members:
-        return None
-    theirs = {mde: rows for (dataset, mde), rows in paper.MAIN.items() if dataset == title}
-    names = {paper.MDES[mde]: mde for mde in theirs}
-    columns: list[tuple[str, ...]] = []
-    values: dict[str, list[Cell]] = {m: [] for rows in theirs.values() for m in rows}
-    for mde in dict.fromkeys([*names, *(run.mde for run in members)]):
-        cells, _ = pooled([run for run in members if run.mde == mde], EVERYWHERE)
-        cells = first_seeds(cells)
-        ours = {(c["method"].casefold(), c["condition"]): c["clamped"] for c in cells}
-        figures = theirs.get(names.get(mde, ""), {})
-        for i, regime in enumerate(REGIMES):
-            for j, metric in enumerate(MAIN_METRICS):
-                head = names.get(mde, f"{mde} (not in the paper)")
-                columns.append((head, REGIME_TITLES[regime], METRICS[metric].title))
-                for method, row in values.items():
-                    printed = figures[method][i] if method in figures else None
-                    text = "–" if printed is None else f"{printed[j]:.2f}"
-                    if (method.casefold(), regime) in ours:
-                        text += f" [{ours[method.casefold(), regime][metric][0]:.2f}]"
-                    value = None if printed is None else printed[j]
-                    row.append(Cell(value, text=text.removeprefix("– ")))
-    return Table(
-        _stem("paper", title),
-        f"{title}: the paper's figures [ours]",
-        f"Ours, in brackets, are means over the images of {_together(members)}, clamped, by row "
-        "label. The paper's splits are not published, so images differ.",
-        "Method",
-        tuple(columns),
-        list(values.items()),
-    )
-
-
-def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | None:
-    """The drop-anchor test in the paper's form: anchors by MDE, the paper's figures beside ours.
-
-    The paper's stand where the MDE and the datasets are its own.
-    """
-    columns: list[tuple[str, ...]] = []
-    values: dict[int, list[Cell]] = {n: [] for n in sorted(DROP_SEQUENCE)}
-    names = {ours: theirs for theirs, ours in paper.MDES.items()}
-    paper_datasets = {name for group in paper.DATASETS.values() for name in group}
-    for mde, members in by_mde(runs).items():
-        cells = first_seeds(pooled(members, EVERYWHERE)[0])
-        ours = {c["condition"]: c["clamped"] for c in cells if c["method"] == row}
-        if not any(condition.startswith("drop-") for condition in ours):
-            continue
-        same = all(run.results["config"]["dataset"] in paper_datasets for run in members)
-        printed = paper.DROP.get(names.get(mde, "")) if same else None
-        for j, metric in enumerate(MAIN_METRICS):
-            columns.append((names.get(mde, mde), METRICS[metric].title))
-            for n, cells_of in values.items():
-                value = ours[f"drop-{n}"][metric][0] if f"drop-{n}" in ours else None
-                shown = "–" if value is None else f"{value:.2f}"
-                text = f"{printed[n][j]:.2f} [{shown}]" if printed else ""
-                cells_of.append(Cell(value, text=text))
-    if not columns:
-        return None
-    return Table(
-        "paper-drop",
-        f"Drop-anchor test of {row}, over {_together(runs)}",
-        "Means over all images, clamped, by the number of anchors left. Where two figures stand, "
-        "the first is the paper's, over its three datasets, and ours is in brackets.",
-        "Anchors",
-        tuple(columns),
-        [(str(n), cells) for n, cells in values.items()],
+        [row for row in rows if any(c.value is not None for c in row[1])],
     )
 
 
@@ -351,16 +382,15 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
     labels = [about for m in _methods(runs) if (about := basis_label(m))]
     if len({seed for _, _, seed in labels}) < 2:
         return None
-    keys = sorted({about[:2] for about in labels}, key=lambda key: (key[1], key[0]))
     by_regime = {regime: seeds_of(runs, regime) for regime in REGIMES}
 
     def cell(key: tuple[int, bool], regime: str, metric: str) -> Cell:
         means = [c["clamped"][metric][0] for c in by_regime[regime].get(key, [])]
         if not means:
             return Cell()
-        spread = f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else ""
+        spread = f"± {np.std(means, ddof=1):.3f}" if len(means) > 1 else ""
         note = f"{len(means)} seeds, {min(means):.3f}–{max(means):.3f}"
-        return Cell(float(np.mean(means)), text=f"{np.mean(means):.3f}{spread}", note=note)
+        return Cell(float(np.mean(means)), note=note, beside=spread)
 
     return Table(
         *_named("seeds", runs, "generators over seeds"),
@@ -370,14 +400,10 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
         tuple((short, title) for short in REGIME_TITLES.values() for title in MAIN_TITLES.values()),
         [
             (
-                f"Basis K={k}{', F = 0' if without_features else ''}",
-                [
-                    cell((k, without_features), r, metric)
-                    for r in REGIMES
-                    for metric in MAIN_METRICS
-                ],
+                f"Basis K={k}{', F = 0' if zero else ''}",
+                [cell((k, zero), r, metric) for r in REGIMES for metric in MAIN_METRICS],
             )
-            for k, without_features in keys
+            for k, zero in sorted({about[:2] for about in labels}, key=lambda key: key[::-1])
         ],
     )
 
@@ -386,8 +412,8 @@ def models_table(run: Run) -> Table:
     """The model behind each basis row."""
     return Table(
         *_named("models", [run], "models of the rows"),
-        "F = 0: the generator sees depth alone. Universal: it comes with the package and was made "
-        "for no MDE in particular.",
+        "F = 0: the generator sees depth and position. Universal: it comes with the package and "
+        "was made for no MDE in particular.",
         "Row",
         (("anchors",), ("model",)),
         [
@@ -397,30 +423,67 @@ def models_table(run: Run) -> Table:
     )
 
 
-def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Every table for which these runs have values; the others have no rows."""
-    tables: list[Table | None] = []
-    datasets = list(dict.fromkeys(run.dataset for run in runs))
-    for dataset in datasets:
-        members = [run for run in runs if run.dataset == dataset]
-        groups = list(dict.fromkeys(g for run in members for g in run.scores.groups))
-        tables.append(main_table(members))
-        tables += [main_table(members, group) for group in groups if len(groups) > 1]
-        tables.append(main_table(members, clamping="raw"))
-    tables += [main_table(members) for members in _averages(runs)]
-    if len(datasets) > 1:
-        for members in by_mde(runs).values():
-            tables += [drop_table(members), ablation_table(members)]
-    tables += [seeds_table(members) for members in by_mde(runs).values()]
-    tables.append(paper_drop_table(runs))
-    tables += [paper_table(runs, title) for title in paper.DATASETS]
+def runs_table(runs: Sequence[Run]) -> Table:
+    """What was run: data, estimator with its source and weights, and version."""
+    rows = []
     for run in runs:
-        tables += [drop_table([run]), ablation_table([run]), spectral_table(run)]
-        tables += [models_table(run), coverage_table(run)]
-        tables += [metric_table(run, c, k) for c in run.regimes for k in CLAMPING]
-        tables += [paired_table(run, c) for c in run.regimes]
-        tables.append(timing_table(run))
-    return [table for table in tables if table is not None and table.rows]
+        config, data = run.results["config"], run.results["data"]
+        made = run.results["provenance"]
+        words = (
+            f"{data['evaluated']} of {data['frames']}", config["split"], run.heading,
+            str(config["seed"]), data["sha256"][:12],
+            f"{made['scalefield']} ({(made['commit'] or 'no commit')[:10]})",
+        )  # fmt: skip
+        rows.append((run.dataset, [Cell(text=word) for word in words]))
+    titles = ("frames", "split", "estimator = source [weights]", "seed", "data", "scalefield")
+    notes = [line for run in runs for line in missing(run.results)[1:]]
+    caption = ". ".join([*dict.fromkeys(notes), "Data: sha256 of all frames"]) + "."
+    columns = tuple((title,) for title in titles)
+    return Table("runs", "What was run", caption, "Data", columns, rows)
+
+
+def first_page(runs: Sequence[Run]) -> tuple[list[Table], list[Table]]:
+    """The paper's tables in its order, and that of its spectrum; none where nothing of a
+    reproduction was run."""
+    of_paper = {d: title for title, names in paper.DATASETS.items() for d in names}
+    data = {of_paper.get(run.results["config"]["dataset"], run.dataset) for run in runs}
+    order = [
+        *(name for name in paper.DATASETS if name in data),
+        *sorted(data - set(paper.DATASETS)),
+    ]
+    tables = [*(paper_table(runs, name) for name in order), paper_drop_table(runs)]
+    return [t for t in tables if t is not None], [t for t in [spectral_table(runs)] if t.rows]
+
+
+def appendix(runs: Sequence[Run]) -> dict[str, list[Table]]:
+    """Every other table for which these runs have values, by section."""
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    by_data = [[run for run in runs if run.dataset == dataset] for dataset in datasets]
+    places = [list(dict.fromkeys(g for r in own for g in r.scores.groups)) for own in by_data]
+    estimators = list(by_mde(runs).values())
+    found: dict[str, list[Table | None]] = {
+        "All rows": [
+            *(main_table(own) for own in (*by_data, *_averages(runs))),
+            *(main_table(own, g) for own, of in zip(by_data, places, strict=True) for g in of
+              if len(of) > 1),
+        ],
+        "F by place": [features_table(runs)],
+        "Over seeds": [seeds_table(members) for members in estimators],
+        "Number of anchors": [
+            *(drop_table(members) for members in estimators if len(datasets) > 1),
+            *(drop_table([run]) for run in runs),
+        ],
+        "Coverage of intervals": [coverage_table(run) for run in runs],
+        "What was run": [runs_table(runs)],
+        "Models": [models_table(run) for run in runs],
+        "Paired tests": [paired_table(run, c) for run in runs for c in run.regimes],
+        "All metrics": [
+            *(main_table(own, clamping="raw") for own in by_data),
+            *(metric_table(run, c, k) for run in runs for c in run.regimes for k in CLAMPING),
+        ],
+        "Time": [timing_table(run) for run in runs],
+    }  # fmt: skip
+    return {name: [t for t in tables if t is not None and t.rows] for name, tables in found.items()}
 
 
 def _averages(runs: Sequence[Run]) -> list[list[Run]]:
@@ -448,29 +511,14 @@ def _first_methods(runs: Sequence[Run]) -> list[str]:
     return [m for m in methods if m not in later]
 
 
-def _by_method_and_place(run: Run, cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells in the order of the methods, and of the places, all images first."""
-    methods, places = run.scores.methods, (EVERYWHERE, *run.scores.groups)
-    return sorted(cells, key=lambda c: (methods.index(c["method"]), places.index(c["group"])))
-
-
 def _under(condition: str, cells: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The cells of one condition by method."""
     return {c["method"]: c for c in cells if c["condition"] == condition}
 
 
-def _known(rows: Mapping[str, Sequence[Cell]]) -> list[tuple[str, Sequence[Cell]]]:
-    """The rows that have a number."""
-    return [(m, cells) for m, cells in rows.items() if any(c.value is not None for c in cells)]
-
-
-def _together(runs: Sequence[Run]) -> str:
-    return " + ".join(dict.fromkeys(run.dataset for run in runs))
-
-
 def _named(kind: str, runs: Sequence[Run], title: str, *parts: str) -> tuple[str, str]:
     """Name and title of a table of one MDE; its files are named by kind, data, MDE and parts."""
-    about = _together(runs), runs[0].mde
+    about = together(runs), runs[0].mde
     return _stem(kind, *about, *parts), f"{', '.join(about)}: {title}"
 
 

@@ -1,6 +1,7 @@
 // Connects the controls to actions; page.js has the actions.
 
 import { $, element, sentence, setText } from "./dom.js";
+import { depthAnchors } from "./geometry.js";
 import { Page } from "./page.js";
 import { writeAnchorTable } from "./readings.js";
 import { Server, isAbort } from "./server.js";
@@ -14,11 +15,13 @@ const on = (id, event, handler) => $(id).addEventListener(event, handler);
 
 /** @param {Page} page */
 function wire(page) {
-  const chosen = (/** @type {string} */ input, /** @type {(files: File[]) => void} */ take) => on(input, "change", (e) => {
-    const files = [...e.target.files];
-    e.target.value = "";
-    if (files.length) take(files);
-  });
+  const chosen = (/** @type {string} */ input, /** @type {(files: File[]) => void} */ take) =>
+    on(input, "change", (e) => {
+      const files = [...e.target.files];
+      e.target.value = "";
+      if (files.length) take(files);
+    });
+  chosen("camera", (files) => page.workspace.receive(files));
   chosen("file", (files) => page.workspace.receive(files));
   chosen("depth-file", ([file]) => page.workspace.bringDepth(file));
   chosen("project-file", ([file]) => page.workspace.openProjectFile(file));
@@ -27,7 +30,7 @@ function wire(page) {
   on("new-photo", "click", () => page.workspace.showStart());
   on("back", "click", () => page.workspace.back());
   on("working-cancel", "click", () => page.workspace.cancelOpening());
-  on("sample-anchors", "click", () => page.commit(replaceAnchors(page.work, page.loaded.sampleAnchors)));
+  on("sample-anchors", "click", () => page.commit(replaceAnchors(page.work, page.shown.sampleAnchors ?? [])));
   on("undo", "click", () => page.undo());
   on("redo", "click", () => page.redo());
   on("clear", "click", () => page.commit(replaceAnchors(page.work, [])));
@@ -59,6 +62,9 @@ function wire(page) {
     const wrong = page.tools.takeFov(e.target.value, "given");
     if (wrong) page.showError(wrong);
   });
+  $("objects").append(...Object.entries(page.info.objects).map(([name, metres]) => {
+    return Object.assign(element("option"), { value: name, label: `${name}, ${metres} m` });
+  }));
   on("measure-done", "click", () => page.finish());
   on("measure-cancel", "click", () => page.escape());
   on("zoom-in", "click", () => page.stage.zoom(1.5));
@@ -80,8 +86,15 @@ function wire(page) {
 
 /** @param {Page} page */
 function wireMethods(page) {
-  const option = (/** @type {string} */ name, words = name) => Object.assign(element("option", "", words), { value: name });
-  const options = () => page.info.methods.map((/** @type {any} */ m) => option(m.name, m.title));
+  const option = (/** @type {string} */ name, words = name) =>
+    Object.assign(element("option", "", words), { value: name });
+  const options = () => {
+    const all = page.info.methods.map((/** @type {any} */ m) => option(m.name, m.title)), more = element("optgroup");
+    const main = page.info.methods.filter((/** @type {any} */ m) => m.main).length;
+    more.label = "More methods";
+    more.append(...all.slice(main));
+    return [...all.slice(0, main), more];
+  };
   $("method").replaceChildren(...options());
   $("compare").replaceChildren(option("", "nothing"), ...options());
   on("method", "change", (e) => {
@@ -117,14 +130,22 @@ function wireGroup(id, take) {
 /** @param {Page} page */
 function wireSheet(page) {
   const isOpen = () => $("panel").classList.contains("open");
-  wireGroup("sheet-tabs", (button) => page.showSheet(button.dataset.sheet, !(isOpen() && $("panel").dataset.tab === button.dataset.sheet)));
+  wireGroup("sheet-tabs", (button) =>
+    page.showSheet(button.dataset.sheet, !(isOpen() && $("panel").dataset.tab === button.dataset.sheet)),
+  );
   on("sheet-toggle", "click", () => page.showSheet($("panel").dataset.tab, !isOpen()));
 }
 
 /** @param {Page} page */
 function wireDialogs(page) {
+  $("phone").hidden = !page.info.address;
+  on("phone", "click", () => {
+    $("phone-code").src = "/api/address.svg";
+    setText($("phone-address"), page.info.address);
+    $("phone-dialog").showModal();
+  });
   on("csv-open", "click", () => {
-    $("csv-text").value = page.work.anchors.length ? writeAnchorTable(page.work.anchors) : "";
+    $("csv-text").value = page.work.anchors.length ? writeAnchorTable(depthAnchors(page.shown.project)) : "";
     setText($("csv-error"), "");
     $("csv-dialog").showModal();
   });
@@ -140,7 +161,9 @@ function wireDialogs(page) {
     }
   });
   on("fov-ok", "click", (e) => {
-    const wrong = $("fov-value").value.trim() ? page.tools.takeFov($("fov-value").value, "given") : "Give a number of degrees, or assume 60°.";
+    const wrong = $("fov-value").value.trim()
+      ? page.tools.takeFov($("fov-value").value, "given")
+      : "Give a number of degrees, or assume 60°.";
     if (!wrong) return;
     e.preventDefault();
     setText($("fov-error"), wrong);
@@ -194,14 +217,19 @@ function wireDrop(page) {
       return void page.workspace.receive(files);
     }
     const text = e.clipboardData?.getData("text") ?? "";
-    if (page.loaded && document.body.dataset.screen === "work" && /\d\s*[,;\t ]\s*\d/.test(text)) page.workspace.takeTable(text);
+    if (page.loaded && document.body.dataset.screen === "work" && /\d\s*[,;\t ]\s*\d/.test(text))
+      page.workspace.takeTable(text);
   });
 }
 
 /** Whether keys belong to a text that is being typed; not so for radios, boxes and sliders.
  *  @param {EventTarget | null} target */
 function isTyping(target) {
-  return target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement || (target instanceof HTMLInputElement && !["radio", "checkbox", "range", "file"].includes(target.type));
+  return (
+    target instanceof HTMLTextAreaElement ||
+    target instanceof HTMLSelectElement ||
+    (target instanceof HTMLInputElement && !["radio", "checkbox", "range", "file"].includes(target.type))
+  );
 }
 
 /** @param {Page} page */
@@ -231,7 +259,9 @@ function wireKeys(page) {
 }
 
 function wireTheme() {
-  const dark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const dark = () =>
+    (document.documentElement.dataset.theme ??
+      (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
   on("theme", "click", () => {
     const theme = dark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
@@ -259,7 +289,7 @@ async function start() {
   ofTab.set("tab", page.workspace.tabId);
   if (!restored) await page.workspace.showStart();
   document.body.dataset.ready = "yes"; // tests wait for it: clicks have an effect from here on
-  page.workspace.deleteUnneeded();
+  await page.workspace.tidy();
 }
 
 start().catch((e) => {

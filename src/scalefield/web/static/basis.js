@@ -7,14 +7,20 @@ import { element } from "./dom.js";
 
 /** Draw K maps in the order of their contribution to ℓ. Each shows map × weight, and all share one
  *  colour scale.
- *  @param {HTMLElement} container @param {BasisMaps} basis @param {number[] | null} weights @param {number[][]} table */
+ *  @param {HTMLElement} container @param {BasisMaps} basis @param {number[] | null} weights
+ *  @param {number[][]} table */
 export function drawBasis(container, basis, weights, table) {
   const [k, h, w] = basis.shape;
   const size = h * w;
   const maps = Array.from({ length: k }, (_, m) => {
     const values = basis.values.subarray(m * size, (m + 1) * size);
     const share = weights ? values.map((v) => v * weights[m]) : values;
-    return { m, share, reach: Math.max(...percentiles(share, [0.01, 0.99]).map(Math.abs)), weight: weights?.[m] ?? null };
+    return {
+      m,
+      share,
+      reach: Math.max(...percentiles(share, [0.01, 0.99]).map(Math.abs)),
+      weight: weights?.[m] ?? null,
+    };
   });
   if (weights) maps.sort((a, b) => b.reach - a.reach);
   // The strongest maps may saturate; otherwise the others would be pale.

@@ -75,7 +75,8 @@ export function scaleBarLength(pixelsPerUnit, width) {
 
 export class Cloud {
   /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} layer
-   *  @param {{drawLayer: (context: CanvasRenderingContext2D, cloud: Cloud) => void, picked: (pixel: {u: number, v: number}) => void,
+   *  @param {{drawLayer: (context: CanvasRenderingContext2D, cloud: Cloud) => void, picked: (pixel: {u: number, v:
+   *  number}) => void,
    *    finish: () => void, escape: () => void}} host */
   constructor(canvas, layer, host) {
     this.canvas = canvas;
@@ -128,7 +129,8 @@ export class Cloud {
     this.redraw();
   }
 
-  /** Set the positions and colours of the pixels of the photo. @param {any} session @param {Uint8ClampedArray} pixels */
+  /** Set the positions and colours of the pixels of the photo. @param {any} session
+   *  @param {Uint8ClampedArray} pixels */
   setPhoto(session, pixels) {
     const { display_width: w, display_height: h } = session;
     const places = new Float32Array(2 * w * h), colours = new Uint8Array(3 * w * h);
@@ -171,10 +173,13 @@ export class Cloud {
     if (!shown) return;
     /** @type {number[]} */
     const heights = [];
-    for (let i = 0; i < this.count; i += 97) if (this.drawn[i] < 1e8) heights.push(this.places[2 * i + 1] * this.slope * Math.exp(this.drawn[i]));
+    for (let i = 0; i < this.count; i += 97)
+      if (this.drawn[i] < 1e8) heights.push(this.places[2 * i + 1] * this.slope * Math.exp(this.drawn[i]));
     heights.sort((a, b) => a - b);
     const y = heights[Math.floor(0.985 * (heights.length - 1))] ?? 1;
-    const reach = (this.slope * this.far) / 2, xs = [-reach, reach].map((x) => Math.round(x / step) * step), zs = [0, Math.ceil(this.far / step) * step];
+    const reach = (this.slope * this.far) / 2,
+      xs = [-reach, reach].map((x) => Math.round(x / step) * step),
+      zs = [0, Math.ceil(this.far / step) * step];
     const every = step * Math.max(1, Math.ceil((xs[1] - xs[0]) / step / 40));
     const points = [];
     for (let x = xs[0]; x <= xs[1] + 1e-6; x += every) points.push(x, y, zs[0], x, y, zs[1]);
@@ -214,12 +219,18 @@ export class Cloud {
     const q = [0, 1, 2].map((i) => turn[i] * p[0] + turn[3 + i] * p[1] + turn[6 + i] * p[2]);
     const depth = q[2] + away;
     if (depth < 0.02) return null;
-    return { x: ((q[0] * lens[0]) / depth / 2 + 0.5) * this.size.width, y: ((q[1] * lens[1]) / depth / 2 + 0.5) * this.size.height, away: depth };
+    return {
+      x: ((q[0] * lens[0]) / depth / 2 + 0.5) * this.size.width,
+      y: ((q[1] * lens[1]) / depth / 2 + 0.5) * this.size.height,
+      away: depth,
+    };
   }
 
   draw() {
     const { gl, canvas, size } = this;
-    const ratio = Math.min(2, devicePixelRatio), w = Math.round(size.width * ratio), h = Math.round(size.height * ratio);
+    const ratio = Math.min(2, devicePixelRatio),
+      w = Math.round(size.width * ratio),
+      h = Math.round(size.height * ratio);
     if (!gl || !this.slope || !w || !h) return;
     if (canvas.width !== w || canvas.height !== h) [canvas.width, canvas.height] = [w, h];
     gl.viewport(0, 0, w, h);
@@ -236,7 +247,13 @@ export class Cloud {
       gl.uniform2f(uniform("lens"), lens[0], lens[1]);
       return uniform;
     };
-    const attribute = (/** @type {WebGLProgram} */ program, /** @type {string} */ name, /** @type {number} */ length, /** @type {number} */ type = gl.FLOAT, normal = false) => {
+    const attribute = (
+      /** @type {WebGLProgram} */ program,
+      /** @type {string} */ name,
+      /** @type {number} */ length,
+      /** @type {number} */ type = gl.FLOAT,
+      normal = false,
+    ) => {
       const at = gl.getAttribLocation(program, name);
       gl.bindBuffer(gl.ARRAY_BUFFER, this.buffers[name]);
       gl.enableVertexAttribArray(at);
@@ -244,7 +261,11 @@ export class Cloud {
       return at;
     };
     const uniform = use(this.points);
-    const used = [attribute(this.points, "place", 2), attribute(this.points, "logDepth", 1), attribute(this.points, "colour", 3, gl.UNSIGNED_BYTE, true)];
+    const used = [
+      attribute(this.points, "place", 2),
+      attribute(this.points, "logDepth", 1),
+      attribute(this.points, "colour", 3, gl.UNSIGNED_BYTE, true),
+    ];
     gl.uniform1f(uniform("slope"), this.slope);
     gl.uniform1f(uniform("size"), (2.1 * w) / this.width);
     gl.drawArrays(gl.POINTS, 0, this.count);
@@ -281,7 +302,10 @@ export class Cloud {
     const { width, session, places, drawn, slope, target, size } = this, { turn, away, lens } = this.camera();
     for (let i = 0; i < this.count; i++) {
       if (drawn[i] > 1e8) continue;
-      const z = Math.exp(drawn[i]), p = places[2 * i] * slope * z - target[0], q = places[2 * i + 1] * slope * z - target[1], r = z - target[2];
+      const z = Math.exp(drawn[i]),
+        p = places[2 * i] * slope * z - target[0],
+        q = places[2 * i + 1] * slope * z - target[1],
+        r = z - target[2];
       const depth = turn[2] * p + turn[5] * q + turn[8] * r + away;
       if (depth < 0.02) continue;
       const px = (((turn[0] * p + turn[3] * q + turn[6] * r) * lens[0]) / depth / 2 + 0.5) * size.width;
@@ -292,7 +316,8 @@ export class Cloud {
       if (off <= reach && rank < least) [best, least] = [i, rank];
     }
     if (best < 0) return null;
-    const u = Math.floor((((best % width) + 0.5) * session.width) / width), v = Math.floor(((Math.floor(best / width) + 0.5) * session.height) / session.display_height);
+    const u = Math.floor((((best % width) + 0.5) * session.width) / width),
+      v = Math.floor(((Math.floor(best / width) + 0.5) * session.height) / session.display_height);
     return { u, v };
   }
 
@@ -385,7 +410,10 @@ export function gridStep(metres, unit_m) {
 /** @param {WebGLRenderingContext} gl @param {string} vertex @returns {WebGLProgram} */
 function link(gl, vertex) {
   const program = /** @type {WebGLProgram} */ (gl.createProgram());
-  for (const [type, source] of /** @type {[number, string][]} */ ([[gl.VERTEX_SHADER, vertex], [gl.FRAGMENT_SHADER, FRAGMENT]])) {
+  for (const [type, source] of /** @type {[number, string][]} */ ([
+    [gl.VERTEX_SHADER, vertex],
+    [gl.FRAGMENT_SHADER, FRAGMENT],
+  ])) {
     const shader = /** @type {WebGLShader} */ (gl.createShader(type));
     gl.shaderSource(shader, source);
     gl.compileShader(shader);

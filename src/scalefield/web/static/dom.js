@@ -45,7 +45,12 @@ export function show(screen) {
 export function fillReading(node, { value, range, unsure, notes }) {
   node.classList.toggle("unsure", unsure);
   const first = unsure && range ? element("span", "value", range) : element("span", "value", value);
-  const second = unsure && range ? element("span", "note", `perhaps ${value}; the anchors hardly determine it`) : range ? element("span", "note", `${range} (90 %)`) : null;
+  const second =
+    unsure && range
+      ? element("span", "note", `perhaps ${value}; measure near here to know`)
+      : range
+        ? element("span", "note", `${range}`)
+        : null;
   node.replaceChildren(first, ...(second ? [second] : []), ...notes.map((words) => element("span", "note", words)));
 }
 

@@ -1,14 +1,8 @@
-// Positions of pixels on the screen and in space, and measurements between them.
+// Positions of pixels on the screen and in space.
 
 /** @typedef {{u: number, v: number}} Pixel */
 /** @typedef {{width: number, height: number}} Size */
 /** @typedef {[number, number, number]} Point3 */
-/** A pixel with its depth and the standard deviation of its log-depth (null: not known).
- *  @typedef {{u: number, v: number, depth: number, std: number | null}} Sample */
-/** @typedef {{value: number, low: number | null, high: number | null, relativeStd: number | null}} Estimate */
-
-export const NINETY = 1.645; // standard deviations to either side that hold 90 % of a normal distribution
-export const UNSURE_STD = 0.35; // of log-depth, beyond which a value is shown as uncertain
 
 // ---- the picture on the screen -------------------------------------------------------------------
 
@@ -22,7 +16,8 @@ export function fitView(photo, stage) {
 }
 
 /** Zoom around a point of the stage; never smaller than the whole photo.
- *  @param {View} view @param {number} factor @param {{x: number, y: number}} at @param {Size} photo @param {Size} stage */
+ *  @param {View} view @param {number} factor @param {{x: number, y: number}} at @param {Size} photo
+ *  @param {Size} stage */
 export function zoomView(view, factor, at, photo, stage) {
   const fit = fitView(photo, stage);
   const scale = Math.min(Math.max(view.scale * factor, fit.scale), Math.max(40, 8 * fit.scale));
@@ -32,15 +27,21 @@ export function zoomView(view, factor, at, photo, stage) {
 }
 
 /** @param {View} view @param {number} dx @param {number} dy @param {Size} photo @param {Size} stage */
-export const panView = (view, dx, dy, photo, stage) => holdView({ ...view, x: view.x + dx, y: view.y + dy }, photo, stage);
+export const panView = (view, dx, dy, photo, stage) =>
+  holdView({ ...view, x: view.x + dx, y: view.y + dy }, photo, stage);
 
 /** Keep the photo on the stage, with no wider gap at its sides than the whole photo has.
  *  @param {View} view @param {Size} photo @param {Size} stage @returns {View} */
 export function holdView(view, photo, stage) {
   const fit = fitView(photo, stage);
   /** @param {number} at @param {number} size @param {number} space @param {number} gap */
-  const hold = (at, size, space, gap) => (size <= space ? Math.min(space - size, Math.max(0, at)) : Math.min(gap, Math.max(space - size - gap, at)));
-  return { scale: view.scale, x: hold(view.x, view.scale * photo.width, stage.width, fit.x), y: hold(view.y, view.scale * photo.height, stage.height, fit.y) };
+  const hold = (at, size, space, gap) =>
+    size <= space ? Math.min(space - size, Math.max(0, at)) : Math.min(gap, Math.max(space - size - gap, at));
+  return {
+    scale: view.scale,
+    x: hold(view.x, view.scale * photo.width, stage.width, fit.x),
+    y: hold(view.y, view.scale * photo.height, stage.height, fit.y),
+  };
 }
 
 /** The centre of a pixel on the stage. @param {View} view @param {Pixel} pixel */
@@ -70,21 +71,6 @@ export function nearestPixel(view, pixels, at, reach) {
   return best;
 }
 
-/** The pixels on the stage, thinned to one in each square of `cell` screen pixels.
- *  @template {Pixel} T @param {View} view @param {T[]} pixels @param {number} cell @param {Size} stage
- *  @returns {T[]} */
-export function thinned(view, pixels, cell, stage) {
-  const taken = new Set();
-  return pixels.filter((pixel) => {
-    const { x, y } = toStage(view, pixel);
-    if (x < -cell || y < -cell || x > stage.width + cell || y > stage.height + cell) return false;
-    const key = Math.floor(x / cell) * 65536 + Math.floor(y / cell);
-    if (taken.has(key)) return false;
-    taken.add(key);
-    return true;
-  });
-}
-
 // ---- space ---------------------------------------------------------------------------------------
 
 /** Focal length in pixels. @param {Size} photo @param {number} fovDeg */
@@ -97,46 +83,14 @@ export function pointOf(photo, fovDeg, { u, v }, depth) {
   return [((u - (photo.width - 1) / 2) / focal) * depth, ((v - (photo.height - 1) / 2) / focal) * depth, depth];
 }
 
-/** @param {Point3} a @param {Point3} b */
-const distance = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1], a[2] - b[2]);
+/** Length of the ray of a pixel, one metre straight ahead. @param {Size} photo @param {number} fovDeg
+ *  @param {Pixel} pixel */
+export const rayLength = (photo, fovDeg, pixel) => Math.hypot(...pointOf(photo, fovDeg, pixel, 1));
 
-/** The length, area or height of points in space.
- *  @param {"distance" | "path" | "area" | "height"} kind @param {Point3[]} points */
-export function extent(kind, points) {
-  if (kind === "height") return Math.abs(points[0][1] - points[1][1]);
-  if (kind === "area") {
-    const sum = [0, 0, 0];
-    points.forEach((a, i) => {
-      const b = points[(i + 1) % points.length];
-      for (let k = 0; k < 3; k++) sum[k] += a[(k + 1) % 3] * b[(k + 2) % 3] - a[(k + 2) % 3] * b[(k + 1) % 3];
-    });
-    return Math.hypot(sum[0], sum[1], sum[2]) / 2;
-  }
-  let length = 0;
-  for (let i = 1; i < points.length; i++) length += distance(points[i - 1], points[i]);
-  return length;
+/** The anchors of a project with their depth straight ahead, also where the distance along the slant was measured.
+ *  @param {Pick<import("./state.js").Project, "work" | "settings" | "width" | "height">} project */
+export function depthAnchors({ work, settings: { fov }, width, height }) {
+  return work.anchors.map((a) => (
+    a.slant && fov ? { ...a, depth_m: a.depth_m / rayLength({ width, height }, fov.deg, a) } : a
+  ));
 }
-
-/** The measured value of samples with its 90 % interval.
- *
- *  The standard deviation is Σ |∂value / ∂log depth| · std, which no correlation between the
- *  samples' errors can exceed. The range is that of a log-normal distribution.
- *  @param {"distance" | "path" | "area" | "height"} kind @param {Sample[]} samples @param {Size} photo
- *  @param {number} fovDeg @returns {Estimate} */
-export function estimate(kind, samples, photo, fovDeg) {
-  const points = samples.map((s) => pointOf(photo, fovDeg, s, s.depth));
-  const value = extent(kind, points);
-  if (samples.some((s) => s.std === null)) return { value, low: null, high: null, relativeStd: null };
-  const step = 1e-4;
-  let std = 0;
-  samples.forEach((s, i) => {
-    const [less, more] = [-step, step].map((d) => extent(kind, points.map((p, j) => (j === i ? pointOf(photo, fovDeg, s, s.depth * Math.exp(d)) : p))));
-    std += (Math.abs(more - less) / (2 * step)) * /** @type {number} */ (s.std);
-  });
-  const relativeStd = value > 0 ? std / value : Infinity;
-  const reach = Math.exp(NINETY * Math.min(relativeStd, 5));
-  return { value, low: value / reach, high: value > 0 ? value * reach : NINETY * std, relativeStd };
-}
-
-/** The 90 % interval of a depth. @param {number} depth @param {number} std @returns {[number, number]} */
-export const depthRange = (depth, std) => [depth * Math.exp(-NINETY * std), depth * Math.exp(NINETY * std)];

@@ -2,13 +2,14 @@
 
 import { element, sentence, setText } from "./dom.js";
 import { isAbort } from "./server.js";
-import { exactNumber } from "./units.js";
+import { formatMeasured } from "./units.js";
 
 const CHUNK = 100; // rows made at a time; more are made when the end of the list is scrolled into view
 
 /** @typedef {import("./state.js").Anchor} Anchor */
-/** @typedef {{colour: string, suspect: boolean, unused: boolean, words: string}} About */
-/** @typedef {{read: (text: string) => Promise<number>, onChange: (id: number, depth_m: number) => void, onRemove: (id: number) => void,
+/** @typedef {import("./readings.js").About} About */
+/** @typedef {{read: (text: string) => Promise<number>, onChange: (id: number, depth_m: number, text: string) => void,
+ *  onRemove: (id: number) => void,
  *    onHover: (id: number | null) => void, onMove: (id: number, du: number, dv: number) => void,
  *    onError: (sentence: string) => void}} Handlers */
 
@@ -22,7 +23,7 @@ export class AnchorRows {
     /** @type {import("./units.js").Unit} */
     this.unit = "m";
     /** @type {(index: number) => About} */
-    this.about = () => ({ colour: "", suspect: false, unused: false, words: "" });
+    this.about = () => ({ colour: "", ink: "", suspect: false, unused: false, words: "", plate: "", slip: null });
     /** @type {number | null} */
     this.highlighted = null;
     this.shown = CHUNK;
@@ -53,7 +54,9 @@ export class AnchorRows {
     });
     for (const id of gone) {
       const { item } = this.rows.get(id);
-      const next = item.contains(document.activeElement) ? item.nextElementSibling ?? item.previousElementSibling : null;
+      const next = item.contains(document.activeElement)
+        ? (item.nextElementSibling ?? item.previousElementSibling)
+        : null;
       item.remove();
       this.rows.delete(id);
       next?.querySelector("button:last-child")?.focus({ preventScroll: true });
@@ -79,26 +82,33 @@ export class AnchorRows {
     }
     if (row.colour !== about.colour) row.number.style.setProperty("--depth", (row.colour = about.colour));
     // A field that is being edited keeps its text.
-    const exact = exactNumber(anchor.depth_m, unit);
-    if (row.shown !== exact || unitChanged) {
-      if (document.activeElement !== row.input || row.input.value === row.shown) row.input.value = exact;
-      row.shown = exact;
+    const text = formatMeasured(anchor, unit),
+      number = unit !== "ft" && text.endsWith(` ${unit}`) && /^[\d.]+ /.test(text);
+    const shown = number ? text.split(" ")[0] : text;
+    if (row.shown !== shown || unitChanged) {
+      if (document.activeElement !== row.input || row.input.value === row.shown) row.input.value = shown;
+      row.shown = shown;
     }
-    setText(row.unit, unit);
+    setText(row.unit, number ? unit : "");
     setText(row.words, about.words);
+    setText(row.slip, about.slip ? `${about.slip.text}?` : "");
+    row.slip.hidden = !about.slip;
+    row.slip.onclick = () => about.slip && this.handlers.onChange(anchor.id, about.slip.metres, about.slip.text);
   }
 
   /** @param {number} id */
   make(id) {
     const { handlers } = this;
     const item = element("li"), number = element("button", "number"), field = element("span", "field");
-    const input = element("input"), unit = element("span"), words = element("span", "words"), remove = element("button", "quiet icon", "✕");
+    const input = element("input"), unit = element("span"), cell = element("span", "words"), words = element("span");
+    const slip = element("button", "chip"), remove = element("button", "quiet icon", "✕");
     item.dataset.id = id;
     number.type = remove.type = "button";
     Object.assign(input, { inputMode: "decimal", size: 6, autocomplete: "off", spellcheck: false });
     field.append(input, unit);
-    item.append(number, field, words, remove);
-    const row = { item, number, input, unit, words, remove, shown: "", index: -1, colour: "", asked: {} };
+    cell.append(words, slip);
+    item.append(number, field, cell, remove);
+    const row = { item, number, input, unit, words, slip, remove, shown: "", index: -1, colour: "", asked: {} };
     const restore = () => {
       row.asked = {}; // what is being read is dropped
       input.value = row.shown;
@@ -110,7 +120,7 @@ export class AnchorRows {
       try {
         const depth_m = await handlers.read(text);
         if (row.asked !== asked) return;
-        handlers.onChange(id, depth_m);
+        handlers.onChange(id, depth_m, text);
         input.setAttribute("aria-invalid", "false");
       } catch (e) {
         if (isAbort(e) || row.asked !== asked) return;

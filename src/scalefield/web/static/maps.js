@@ -68,7 +68,8 @@ export function percentiles(values, fractions) {
 
 /** A colour scale over logarithms: `low` and `high` are logs; the bar may be even in metres. */
 export class Scale {
-  /** @param {number[][]} table @param {number} low @param {number} high @param {boolean} even @param {number} [middle] */
+  /** @param {number[][]} table @param {number} low @param {number} high @param {boolean} even
+   *  @param {number} [middle] */
   constructor(table, low, high, even, middle = 0) {
     this.table = table;
     this.low = low;
@@ -114,7 +115,8 @@ export function factorScale(table, values) {
   return new Scale(table, middle - reach, middle + reach, false, middle);
 }
 
-/** @param {any} canvas @param {Float32Array} values @param {Scale} scale @param {number} width @param {number} height */
+/** @param {any} canvas @param {Float32Array} values @param {Scale} scale @param {number} width
+ *  @param {number} height */
 export function paint(canvas, values, scale, width, height) {
   if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d");
@@ -135,7 +137,8 @@ export function ticks(low, high, most, logarithmic) {
     for (const mantissas of [[1, 1.5, 2, 3, 4, 5, 7], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
       const found = [];
       for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) {
-        for (const m of mantissas) if (m * 10 ** e >= low && m * 10 ** e <= high) found.push(Number((m * 10 ** e).toPrecision(6)));
+        for (const m of mantissas)
+          if (m * 10 ** e >= low && m * 10 ** e <= high) found.push(Number((m * 10 ** e).toPrecision(6)));
       }
       if (found.length >= 2 && found.length <= most) return found;
     }
@@ -143,8 +146,11 @@ export function ticks(low, high, most, logarithmic) {
   const power = Math.floor(Math.log10((high - low) / most));
   for (let e = power; e < power + 3; e++) {
     for (const m of [1, 2, 5]) {
-      const step = m * 10 ** e, first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
-      if (last - first + 1 <= most) return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
+      const step = m * 10 ** e,
+        first = Math.ceil(low / step - 1e-9),
+        last = Math.floor(high / step + 1e-9);
+      if (last - first + 1 <= most)
+        return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
     }
   }
   return [];

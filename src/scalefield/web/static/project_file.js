@@ -1,5 +1,6 @@
 // A project as one zip: the photo, the work, the settings, and tables and results for other programs.
 
+import { depthAnchors } from "./geometry.js";
 import { writeAnchorTable } from "./readings.js";
 import { newId } from "./state.js";
 import { readZip, writeZip } from "./zip.js";
@@ -23,7 +24,7 @@ export function packProject(project, { photo, depth, results }) {
   const entries = [
     { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) },
     { name: photoPath, bytes: photo.bytes },
-    { name: "anchors.csv", bytes: text(writeAnchorTable(project.work.anchors)) },
+    { name: "anchors.csv", bytes: text(writeAnchorTable(depthAnchors(project))) },
   ];
   if (depth && depthPath) entries.push({ name: depthPath, bytes: depth.bytes });
   return writeZip([...entries, ...results.map(({ name, bytes }) => ({ name: `results/${name}`, bytes }))]);
@@ -57,20 +58,52 @@ export async function unpackProject(bytes) {
   if (depth === undefined) throw new Error("This project lacks its relative depth.");
   const { format, version, ...kept } = saved;
   const { path, ...depthFile } = saved.depth ?? {};
-  const project = checked({ ...kept, depth: depth && depthFile, id: newId(), photo: "", thumbnail: null, updated: Date.now() });
+  const project = checked({
+    ...kept,
+    depth: depth && depthFile,
+    id: newId(),
+    photo: "",
+    thumbnail: null,
+    updated: Date.now(),
+  });
   return { project, photo, depth };
 }
 
-/** Refuse values that are not numbers: the file may have been edited by hand. @param {any} project @returns {Project} */
+/** Refuse values that cannot be used: the file may have been edited by hand. @param {any} project @returns {Project} */
 function checked(project) {
   const { work, settings } = project;
+  const optional = (/** @type {unknown} */ x) => x === undefined || (typeof x === "string" && x.length <= 100);
+  const known = (/** @type {any} */ k) =>
+    k === undefined ||
+    (number(k?.value_m) && k.value_m > 0 && typeof k.text === "string" && optional(k.text) && optional(k.object));
+  const different = (/** @type {{id: number}[]} */ items) => new Set(items.map(({ id }) => id)).size === items.length;
   const number = (/** @type {unknown} */ x) => typeof x === "number" && Number.isFinite(x);
   const pixel = (/** @type {any} */ p) => p && number(p.u) && number(p.v);
   const good =
-    typeof project.name === "string" && settings && typeof settings.method === "string" &&
-    Array.isArray(work?.anchors) && Array.isArray(work?.measurements) &&
-    work.anchors.every((/** @type {any} */ a) => pixel(a) && Number.isInteger(a.id) && number(a.depth_m) && a.depth_m > 0 && (a.sigma_m === null || (number(a.sigma_m) && a.sigma_m > 0))) &&
-    work.measurements.every((/** @type {any} */ m) => ["distance", "path", "area", "height"].includes(m.kind) && Number.isInteger(m.id) && Array.isArray(m.points) && m.points.every(pixel)) &&
+    typeof project.name === "string" &&
+    settings &&
+    typeof settings.method === "string" &&
+    Array.isArray(work?.anchors) &&
+    Array.isArray(work?.measurements) &&
+    work.anchors.every(
+      (/** @type {any} */ a) =>
+        pixel(a) &&
+        Number.isInteger(a.id) &&
+        number(a.depth_m) &&
+        a.depth_m > 0 &&
+        (a.sigma_m === null || (number(a.sigma_m) && a.sigma_m > 0)) &&
+        optional(a.text) && [true, false, undefined].includes(a.slant),
+    ) &&
+    work.measurements.every(
+      (/** @type {any} */ m) =>
+        ["distance", "path", "area", "height", "level", "upright"].includes(m.kind) &&
+        Number.isInteger(m.id) &&
+        Array.isArray(m.points) &&
+        m.points.every(pixel) &&
+        optional(m.name) && known(m.known),
+    ) &&
+    different(work.anchors) &&
+    different(work.measurements) &&
     (settings.fov === null || (number(settings.fov?.deg) && settings.fov.deg >= 1 && settings.fov.deg <= 170));
   if (!good) throw new Error("The project.json of this zip has values that cannot be used.");
   return project;

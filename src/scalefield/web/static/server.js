@@ -3,7 +3,8 @@
 /** @typedef {{shape: number[], values: Float32Array}} MapValues */
 /** @typedef {{header: any, maps: Record<string, MapValues>}} Packed */
 /** @typedef {{id: string, state: string, name: string, width: number, height: number, display_width: number,
- *    display_height: number, fov_deg: number | null, fov_source: string, sample: string, step: string, progress: number,
+ *    display_height: number, fov_deg: number | null, fov_source: string, sample: string, step: string, progress:
+ *  number,
  *    error: string, relative_depth: string, kind: string, revision: number, anchors?: any[]}} Session */
 
 const HOLE = 65535, STEPS = 65534;
@@ -44,12 +45,21 @@ export class Server {
     }
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
-    throw new ServerError(body.code ?? `http_${response.status}`, body.error ?? `The server answered ${response.status}.`, body);
+    throw new ServerError(
+      body.code ?? `http_${response.status}`,
+      body.error ?? `The server answered ${response.status}.`,
+      body,
+    );
   }
 
   /** @param {string} path @param {object} body @param {AbortSignal} [signal] */
   post(path, body, signal) {
-    return this.ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+    return this.ask(path, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
+      signal,
+    });
   }
 
   async info() {
@@ -70,7 +80,9 @@ export class Server {
 
   /** @param {Blob} photo @param {string} name @param {AbortSignal} [signal] @returns {Promise<Session>} */
   async createSession(photo, name, signal) {
-    return (await this.ask(`/api/sessions?${new URLSearchParams({ name })}`, { method: "POST", body: photo, signal })).json();
+    return (
+      await this.ask(`/api/sessions?${new URLSearchParams({ name })}`, { method: "POST", body: photo, signal })
+    ).json();
   }
 
   /** @param {string} name @param {AbortSignal} [signal] @returns {Promise<Session>} */
@@ -115,6 +127,13 @@ export class Server {
     return unpack(await (await this.post(`/api/sessions/${id}/recover`, edit, signal)).arrayBuffer());
   }
 
+  /** @param {string} id @param {object} question @param {AbortSignal} [signal]
+   *  @returns {Promise<{depth_m: (number | null)[], low_m?: (number | null)[], high_m?: (number | null)[],
+   *    measurements: import("./measuring.js").Estimate[]}>} */
+  async measure(id, question, signal) {
+    return (await this.post(`/api/sessions/${id}/measure`, question, signal)).json();
+  }
+
   /** @param {string} id @param {object} edit @param {AbortSignal} [signal] */
   async suggest(id, edit, signal) {
     return (await (await this.post(`/api/sessions/${id}/suggest`, edit, signal)).json()).suggestions;
@@ -126,7 +145,8 @@ export class Server {
   }
 
   /** Ask until the session is ready; throws its error if it fails.
-   *  @param {Session} session @param {(session: Session) => void} onProgress @param {AbortSignal} [signal] @returns {Promise<Session>} */
+   *  @param {Session} session @param {(session: Session) => void} onProgress @param {AbortSignal} [signal]
+   *  @returns {Promise<Session>} */
   async untilReady(session, onProgress, signal) {
     while (session.state !== "ready") {
       if (session.state === "failed") throw new ServerError("failed", session.error);

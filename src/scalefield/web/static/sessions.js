@@ -52,7 +52,8 @@ export class Sessions {
     }, signal);
   }
 
-  /** @param {Project} project @param {(session: {step: string, progress: number}) => void} onProgress @param {AbortSignal} [signal] */
+  /** @param {Project} project @param {(session: {step: string, progress: number}) => void} onProgress
+   *  @param {AbortSignal} [signal] */
   async create(project, onProgress, signal) {
     onProgress({ step: "sending the photo", progress: 0.02 });
     let session;
@@ -67,14 +68,20 @@ export class Sessions {
     if (project.depth) {
       const file = await this.readBlob(project.depth.key);
       if (!file) throw new ServerError("lost", "The depth file of this project is no longer in this browser.");
-      session = await this.server.untilReady(await this.server.bringDepth(session.id, file, project.depth, signal), onProgress, signal);
+      session = await this.server.untilReady(
+        await this.server.bringDepth(session.id, file, project.depth, signal),
+        onProgress,
+        signal,
+      );
     }
     this.remember(project.id, session.id);
     return anchors ? { ...session, anchors } : session;
   }
 
-  /** The result of `work` with a session. A lost session is created again, and a server that does not answer is asked again.
-   *  @template T @param {Project} project @param {(id: string) => Promise<T>} work @param {AbortSignal} [signal] @returns {Promise<T>} */
+  /** The result of `work` with a session. A lost session is created again, and a server that does not answer is asked
+   *  again.
+   *  @template T @param {Project} project @param {(id: string) => Promise<T>} work
+   *  @param {AbortSignal} [signal] @returns {Promise<T>} */
   async use(project, work, signal) {
     return this.withRetries(async () => {
       try {
@@ -87,7 +94,8 @@ export class Sessions {
     }, signal);
   }
 
-  /** Try again while the server does not answer. @template T @param {() => Promise<T>} work @param {AbortSignal} [signal] @returns {Promise<T>} */
+  /** Try again while the server does not answer. @template T @param {() => Promise<T>} work
+   *  @param {AbortSignal} [signal] @returns {Promise<T>} */
   async withRetries(work, signal) {
     for (;;) {
       try {

@@ -1,27 +1,32 @@
 // The picture: zoom and pan, pointer and keyboard input, and the marks over it.
 
 import { $ } from "./dom.js";
-import { fitView, nearestInside, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
+import { fitView, holdView, nearestInside, nearestPixel, panView, toPixel, toStage, zoomView } from "./geometry.js";
+import { circle, drawCross, drawMarks, stroke } from "./marks.js";
+
+/** @typedef {import("./geometry.js").Pixel} Pixel */
+/** @typedef {import("./state.js").Handle} Handle */
 
 const REACH = { mouse: 13, pen: 16, touch: 24 }; // screen pixels within which a press selects an anchor
 const MOVED = { mouse: 4, pen: 6, touch: 9 }; // screen pixels from which a press is a drag
-const MANY = 150; // number of anchors from which they are drawn as dots
+const MANY = 150; // number of anchors from which they are drawn as dots, and have to be pressed more exactly
 const LOUPE = 58; // radius in screen pixels
-const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
 /** The part of the page that the stage uses.
  *  @typedef {object} Host
- *  @property {any} session
+ *  @property {import("./page.js").Loaded | null} loaded
  *  @property {import("./state.js").Work} work
  *  @property {string} tool
  *  @property {() => {first: any, second: any, photo: any, blend: number, share: number, sharp: boolean} | null} picture
- *  @property {(i: number) => any} aboutAnchor
- *  @property {(pixel: import("./geometry.js").Pixel | null) => void} pointed
- *  @property {(pixel: import("./geometry.js").Pixel, pointer: string) => void} pressed
+ *  @property {(pixel: Pixel | null) => void} pointed
+ *  @property {(pixel: Pixel, pointer: string) => void} pressed
  *  @property {(id: number, pointer: string) => void} anchorPressed
- *  @property {(id: number, pixel: import("./geometry.js").Pixel, done: boolean) => void} dragged
+ *  @property {(handle: Handle, pixel: Pixel, done: boolean) => void} dragged
+ *  @property {(id: number) => void} removeMeasurement
+ *  @property {import("./tools.js").Tools} tools
  *  @property {(id: number | null) => void} hovered
- *  @property {() => any} drawing
+ *  @property {(cursor: Pixel | null) => {share: number, pin: import("./card.js").Pin | null, profileRow: number | null,
+ *    scene: import("./marks.js").Scene}} drawing
  *  @property {(id: number) => void} removeAnchor
  *  @property {(words: string) => void} announce
  *  @property {() => void} escape
@@ -38,7 +43,7 @@ export class Stage {
     /** @type {import("./geometry.js").View} */
     this.view = { scale: 1, x: 0, y: 0 };
     this.fitted = true;
-    /** @type {import("./geometry.js").Pixel | null} */
+    /** @type {Pixel | null} */
     this.cursor = null;
     this.byKeyboard = false;
     this.loupe = false;
@@ -56,8 +61,9 @@ export class Stage {
     new ResizeObserver(([entry]) => this.resize(entry.contentRect)).observe(this.element);
   }
 
+  /** The photo's session; undefined before there is one, which drawing and input check first. */
   get photo() {
-    return this.host.session;
+    return /** @type {import("./server.js").Session} */ (this.host.loaded?.session);
   }
 
   /** Show the whole photo. */
@@ -82,7 +88,14 @@ export class Stage {
     this.size = { width, height };
     if (!this.photo) return;
     if (this.fitted || !before.width) this.setView(fitView(this.photo, this.size));
-    else this.setView(holdView({ ...this.view, x: this.view.x + (width - before.width) / 2, y: this.view.y + (height - before.height) / 2 }, this.photo, this.size));
+    else
+      this.setView(
+        holdView(
+          { ...this.view, x: this.view.x + (width - before.width) / 2, y: this.view.y + (height - before.height) / 2 },
+          this.photo,
+          this.size,
+        ),
+      );
   }
 
   /** @param {number} factor @param {{x: number, y: number}} [at] */
@@ -100,14 +113,13 @@ export class Stage {
 
   /** Place the divider, the readout and the card. */
   place() {
-    const { share } = this.host.drawing();
-    const x = this.view.x + share * this.photo.width * this.view.scale;
+    const x = this.view.x + this.host.tools.share * this.photo.width * this.view.scale;
     $("divider").style.left = `${x}px`;
     this.placeCard();
   }
 
   placeCard() {
-    const { pin } = this.host.drawing(), card = $("card");
+    const { pin } = this.host.drawing(null), card = $("card");
     if (!pin || card.hidden) return;
     const { x, y } = toStage(this.view, pin), { width, height } = this.size;
     card.classList.toggle("left", x > width / 2);
@@ -128,15 +140,27 @@ export class Stage {
 
   draw() {
     if (!this.photo || !this.size.width) return;
-    if (this.dirty.base && this.baseChanged()) this.drawBase();
-    this.drawOverlay();
+    if (this.dirty.base && this.baseChanged()) this.drawBase(this.context($("base")), this.view);
+    this.drawOverlay(this.context($("overlay")), this.view, this.size);
     this.dirty = { base: false, overlay: false };
   }
 
   /** Whether the picture or its place differs from what was drawn last; with an edit in the view Photo it does not. */
   baseChanged() {
-    const { first, second, blend, share } = this.host.picture() ?? {}, { view, size } = this;
-    const now = [first, second, blend, second ? share : 0, view.x, view.y, view.scale, size.width, size.height, devicePixelRatio];
+    const { first, second, blend, share } = this.host.picture() ?? {},
+      { view, size } = this;
+    const now = [
+      first,
+      second,
+      blend,
+      second ? share : 0,
+      view.x,
+      view.y,
+      view.scale,
+      size.width,
+      size.height,
+      devicePixelRatio,
+    ];
     const changed = now.some((value, i) => value !== this.drawnBase[i]);
     this.drawnBase = now;
     return changed;
@@ -145,7 +169,9 @@ export class Stage {
   /** A canvas of the stage's size in device pixels, cleared, that draws in screen pixels.
    *  @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
   context(canvas) {
-    const ratio = Math.min(3, devicePixelRatio), width = Math.round(this.size.width * ratio), height = Math.round(this.size.height * ratio);
+    const ratio = Math.min(3, devicePixelRatio),
+      width = Math.round(this.size.width * ratio),
+      height = Math.round(this.size.height * ratio);
     if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -153,10 +179,11 @@ export class Stage {
     return context;
   }
 
-  drawBase() {
-    const picture = this.host.picture(), context = this.context($("base"));
+  /** The picture itself. @param {import("./marks.js").Context} context @param {import("./geometry.js").View} view */
+  drawBase(context, view) {
+    const picture = this.host.picture(), { photo } = this;
     if (!picture) return;
-    const { view, photo } = this, width = photo.width * view.scale, height = photo.height * view.scale;
+    const width = photo.width * view.scale, height = photo.height * view.scale;
     context.imageSmoothingQuality = "high";
     context.imageSmoothingEnabled = view.scale < 6 || !picture.sharp;
     context.drawImage(picture.first, view.x, view.y, width, height);
@@ -175,81 +202,24 @@ export class Stage {
     }
   }
 
-  drawOverlay() {
-    const context = this.context($("overlay"));
-    const scene = this.host.drawing();
-    const at = (/** @type {any} */ pixel) => toStage(this.view, pixel);
-    if (scene.profileRow !== null) stroke(context, [{ x: this.view.x, y: at({ u: 0, v: scene.profileRow }).y }, { x: this.view.x + this.photo.width * this.view.scale, y: at({ u: 0, v: scene.profileRow }).y }]);
-    scene.suggestions.forEach((/** @type {any} */ s, /** @type {number} */ i) => this.drawSuggestion(context, at(s), i + 1));
-    const measurements = scene.measurements.map((/** @type {any} */ m) => ({ ...m, points: m.points.map(at) }));
-    if (scene.pending?.points.length) {
-      const next = this.cursor ? [...scene.pending.points, this.cursor] : scene.pending.points;
-      measurements.push({ kind: scene.pending.kind, label: scene.pendingLabel(next), unsure: false, active: true, points: next.map(at) });
+  /** Marks over the picture. @param {import("./marks.js").Context} context @param {import("./geometry.js").View} view
+   *  @param {import("./geometry.js").Size} size @param {boolean} [exported] without what follows the pointer */
+  drawOverlay(context, view, size, exported = false) {
+    const { pin, profileRow, scene } = this.host.drawing(exported ? null : this.cursor);
+    const at = (/** @type {Pixel} */ pixel) => toStage(view, pixel);
+    if (profileRow !== null) {
+      const { y } = at({ u: 0, v: profileRow });
+      stroke(context, [{ x: view.x, y }, { x: view.x + this.photo.width * view.scale, y }]);
     }
-    for (const measurement of measurements) drawMeasurement(context, measurement);
-    this.drawAnchors(context, scene);
-    for (const measurement of measurements) labelMeasurement(context, measurement);
-    const cross = scene.pin && scene.pin.id === null ? scene.pin : this.byKeyboard || this.loupe ? this.cursor : null;
+    drawMarks(context, { ...scene, hovered: exported ? null : this.hoveredAnchor }, at, size);
+    if (exported) return;
+    const cross = pin && pin.id === null ? pin : this.byKeyboard || this.loupe ? this.cursor : null;
     if (cross) drawCross(context, at(cross));
     if (this.loupe && this.cursor) this.drawLoupe(context, this.cursor);
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}} at @param {number} number */
-  drawSuggestion(context, { x, y }, number) {
-    circle(context, x, y, 14, "rgb(0 0 0 / 50%)");
-    context.setLineDash([4, 3]);
-    circle(context, x, y, 14, null, "#7ff0d4", 2.5);
-    context.setLineDash([]);
-    write(context, String(number), x, y, "#c9fbef", 13);
-  }
-
-  /** @param {CanvasRenderingContext2D} context @param {any} scene */
-  drawAnchors(context, scene) {
-    const { anchors } = this.host.work, many = anchors.length > MANY;
-    const numbers = new Map(anchors.map((a, i) => [a.id, i]));
-    const first = new Set([scene.pin?.id, this.hoveredAnchor, ...scene.suspects]);
-    const shown = many ? thinned(this.view, anchors, 7, this.size) : anchors;
-    const order = many ? [...shown, ...anchors.filter((a) => first.has(a.id))] : anchors;
-    for (const anchor of order) {
-      const { x, y } = toStage(this.view, anchor);
-      if (x < -20 || y < -20 || x > this.size.width + 20 || y > this.size.height + 20) continue;
-      const i = /** @type {number} */ (numbers.get(anchor.id)), about = this.host.aboutAnchor(i), large = !many || first.has(anchor.id);
-      context.globalAlpha = about.unused && !about.suspect ? 0.55 : 1;
-      const r = large ? 9.5 : 3.2;
-      circle(context, x, y, r + (large ? 2.2 : 1), about.suspect ? "#c5221f" : "#17181d");
-      circle(context, x, y, r + (large ? 0.8 : 0.2), "#fff");
-      circle(context, x, y, r - (large ? 1.2 : 0.2), about.colour);
-      if (large) write(context, String(i + 1), x, y + 0.5, about.ink, i > 98 ? 8 : 10.5);
-      if (this.hoveredAnchor === anchor.id) circle(context, x, y, 15, null, "#fff", 2.5, true);
-      context.globalAlpha = 1;
-    }
-    this.drawPlates(context, anchors, numbers, first);
-  }
-
-  /** Distances beside the anchors, where they do not overlap.
-   *  @param {CanvasRenderingContext2D} context @param {any[]} anchors @param {Map<number, number>} numbers @param {Set<number>} first */
-  drawPlates(context, anchors, numbers, first) {
-    /** @type {number[][]} */
-    const taken = [];
-    const ordered = [...anchors.filter((a) => first.has(a.id)), ...(anchors.length > MANY ? [] : anchors.filter((a) => !first.has(a.id)))];
-    context.font = `600 12.5px ${FONT}`;
-    for (const anchor of ordered.slice(0, 200)) {
-      const { x, y } = toStage(this.view, anchor), about = this.host.aboutAnchor(/** @type {number} */ (numbers.get(anchor.id)));
-      const width = context.measureText(about.plate).width + 14;
-      const left = x + 16 + width > this.size.width ? x - 16 - width : x + 16;
-      const box = [left, y - 11, left + width, y + 11];
-      if (!first.has(anchor.id) && taken.some((t) => box[0] < t[2] && box[2] > t[0] && box[1] < t[3] && box[3] > t[1])) continue;
-      taken.push(box);
-      context.fillStyle = about.suspect ? "#b3261e" : "rgb(255 255 255 / 93%)";
-      context.beginPath();
-      context.roundRect(left, y - 10.5, width, 21, 7);
-      context.fill();
-      write(context, about.plate, left + width / 2, y + 0.5, about.suspect ? "#fff" : "#1b1d22", 12.5);
-    }
-  }
-
   /** A magnified circle beside the finger, with the chosen pixel in its middle.
-   *  @param {CanvasRenderingContext2D} context @param {import("./geometry.js").Pixel} pixel */
+   *  @param {import("./marks.js").Context} context @param {Pixel} pixel */
   drawLoupe(context, pixel) {
     const picture = this.host.picture();
     if (!picture) return;
@@ -262,7 +232,13 @@ export class Stage {
     context.arc(x, y, LOUPE, 0, 7);
     context.clip();
     context.imageSmoothingEnabled = magnified < 8;
-    context.drawImage(picture.photo ?? picture.first, x - (pixel.u + 0.5) * magnified, y - (pixel.v + 0.5) * magnified, this.photo.width * magnified, this.photo.height * magnified);
+    context.drawImage(
+      picture.photo ?? picture.first,
+      x - (pixel.u + 0.5) * magnified,
+      y - (pixel.v + 0.5) * magnified,
+      this.photo.width * magnified,
+      this.photo.height * magnified,
+    );
     context.restore();
     circle(context, x, y, LOUPE, null, "#fff", 3, true);
     drawCross(context, { x, y });
@@ -272,7 +248,8 @@ export class Stage {
 
   listen() {
     const { element } = this;
-    const on = (/** @type {string} */ type, /** @type {any} */ what, options = {}) => element.addEventListener(type, what, options);
+    const on = (/** @type {string} */ type, /** @type {any} */ what, options = {}) =>
+      element.addEventListener(type, what, options);
     on("pointerdown", (/** @type {PointerEvent} */ e) => this.down(e));
     on("pointermove", (/** @type {PointerEvent} */ e) => this.move(e));
     on("pointerup", (/** @type {PointerEvent} */ e) => this.up(e));
@@ -304,6 +281,22 @@ export class Stage {
     return i < 0 ? null : anchors[i];
   }
 
+  /** What can be dragged there: an anchor, or a point of a measurement while measuring.
+   *  @param {{x: number, y: number}} at @param {string} pointer @returns {Handle | null} */
+  handleAt(at, pointer) {
+    const { tool, tools, work } = this.host;
+    if (tool !== "measure") {
+      const anchor = tool === "point" ? this.anchorAt(at, pointer) : null;
+      return anchor && { id: anchor.id, point: null };
+    }
+    const handles = tools.pending
+      ? []
+      : work.measurements.flatMap(({ id, points }) => points.map((p, point) => ({ ...p, id, point })));
+    return (
+      handles[nearestPixel(this.view, handles, at, REACH[/** @type {keyof typeof REACH} */ (pointer)] ?? 13)] ?? null
+    );
+  }
+
   /** @param {PointerEvent} e */
   down(e) {
     if (!this.photo || /** @type {Element} */ (e.target).closest("#card, #divider, button")) return;
@@ -320,10 +313,10 @@ export class Stage {
       return;
     }
     if (this.pointers.size > 2) return;
-    const anchor = this.host.tool === "point" ? this.anchorAt(at, e.pointerType) : null;
+    const handle = this.handleAt(at, e.pointerType);
     // On the screen, because the stage itself may move when the row below it changes.
     const screen = { x: e.clientX, y: e.clientY };
-    this.press = { at, screen, last: at, anchor, moved: false, pan: e.button === 1 || this.host.tool === "pan" };
+    this.press = { at, screen, last: at, handle, moved: false, pan: e.button === 1 };
     if (e.pointerType === "touch") {
       this.loupe = true;
       this.point(toPixel(this.view, at, this.photo));
@@ -338,6 +331,7 @@ export class Stage {
       if (/** @type {Element} */ (e.target).closest("#card, #divider")) return this.point(null);
       this.byKeyboard = false;
       this.hover(this.anchorAt(at, e.pointerType)?.id ?? null);
+      this.element.classList.toggle("grab", this.handleAt(at, e.pointerType) !== null);
       return this.point(toPixel(this.view, at, this.photo));
     }
     const before = this.pointers.get(e.pointerId);
@@ -356,12 +350,12 @@ export class Stage {
     const far = Math.hypot(e.clientX - this.press.screen.x, e.clientY - this.press.screen.y);
     if (!this.press.moved && far < (MOVED[/** @type {keyof typeof MOVED} */ (e.pointerType)] ?? 4)) return;
     this.press.moved = true;
-    if (this.press.anchor && !this.press.pan) {
+    if (this.press.handle && !this.press.pan) {
       const pixel = toPixel(this.view, at, this.photo);
       this.loupe = true;
       if (pixel) {
         this.cursor = pixel;
-        this.host.dragged(this.press.anchor.id, pixel, false);
+        this.host.dragged(this.press.handle, this.snapped(pixel, at, e.pointerType), false);
       }
     } else if (e.pointerType === "touch") this.point(toPixel(this.view, at, this.photo));
     else {
@@ -382,18 +376,18 @@ export class Stage {
     this.redraw();
     if (press.pinch) return;
     const at = this.position(e), pixel = toPixel(this.view, at, this.photo);
-    if (press.anchor && press.moved) {
-      if (pixel) this.host.dragged(press.anchor.id, pixel, true);
+    if (press.handle && press.moved) {
+      if (pixel) this.host.dragged(press.handle, this.snapped(pixel, at, e.pointerType), true);
       return;
     }
     if (e.type === "pointercancel" || press.pan || (press.moved && !loupe)) return;
-    if (press.anchor) this.host.anchorPressed(press.anchor.id, e.pointerType);
+    if (press.handle?.point === null) this.host.anchorPressed(press.handle.id, e.pointerType);
     else if (pixel) this.host.pressed(this.snapped(pixel, at, e.pointerType), e.pointerType);
     if (e.pointerType === "touch") this.point(null);
   }
 
   /** While measuring, a point near an anchor snaps to it.
-   *  @param {import("./geometry.js").Pixel} pixel @param {{x: number, y: number}} at @param {string} pointer */
+   *  @param {Pixel} pixel @param {{x: number, y: number}} at @param {string} pointer */
   snapped(pixel, at, pointer) {
     const anchor = this.host.tool === "measure" ? this.anchorAt(at, pointer) : null;
     return anchor ? { u: Math.round(anchor.u), v: Math.round(anchor.v) } : pixel;
@@ -407,7 +401,7 @@ export class Stage {
     this.redraw();
   }
 
-  /** @param {import("./geometry.js").Pixel | null} pixel */
+  /** @param {Pixel | null} pixel */
   point(pixel) {
     this.cursor = pixel;
     this.host.pointed(pixel);
@@ -421,24 +415,27 @@ export class Stage {
     if (!this.photo || e.target !== this.element || e.ctrlKey || e.metaKey) return;
     const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     const start = this.cursor ?? { u: this.photo.width >> 1, v: this.photo.height >> 1 };
-    const near = this.anchorAt(toStage(this.view, start), "mouse");
+    const near = this.handleAt(toStage(this.view, start), "mouse"), { tools } = this.host;
     if (e.key in steps) {
       const [du, dv] = steps[/** @type {keyof typeof steps} */ (e.key)];
       const far = (e.shiftKey ? 10 : 1) * (e.altKey ? 1 : Math.max(1, Math.round(1 / this.view.scale)));
       const next = nearestInside({ u: start.u + far * du, v: start.v + far * dv }, this.photo);
       this.byKeyboard = true;
-      if (e.altKey && near) this.host.dragged(near.id, next, true);
+      if (e.altKey && near) this.host.dragged(near, next, true);
       this.reveal(next);
       this.point(next);
       this.hover(this.anchorAt(toStage(this.view, next), "mouse")?.id ?? null);
       this.host.announce(this.host.describePixel(next));
-    } else if (e.key === "Enter" || e.key === " ") {
+    } else if (e.key === "Enter" && tools.enough && (!this.byKeyboard || tools.endsAt(start))) this.host.finish();
+    else if (e.key === "Enter" || e.key === " ") {
       this.byKeyboard = true;
-      if (near && this.host.tool === "point") this.host.anchorPressed(near.id, "keyboard");
+      if (near?.point === null) this.host.anchorPressed(near.id, "keyboard");
       else this.host.pressed(this.snapped(start, toStage(this.view, start), "mouse"), "keyboard");
     } else if (e.key === "Delete" || e.key === "Backspace") {
-      if (near) this.host.removeAnchor(near.id);
-    } else if (e.key === "+" || e.key === "=") this.zoom(1.25, this.byKeyboard && this.cursor ? toStage(this.view, this.cursor) : undefined);
+      if (near?.point === null) this.host.removeAnchor(near.id);
+      else if (near) this.host.removeMeasurement(near.id);
+    } else if (e.key === "+" || e.key === "=")
+      this.zoom(1.25, this.byKeyboard && this.cursor ? toStage(this.view, this.cursor) : undefined);
     else if (e.key === "-") this.zoom(0.8);
     else if (e.key === "0") this.fit();
     else if (e.key === "Escape") this.host.escape();
@@ -446,94 +443,14 @@ export class Stage {
     e.preventDefault();
   }
 
-  /** Pan until a pixel is on the stage. @param {import("./geometry.js").Pixel} pixel */
+  /** Pan until a pixel is on the stage. @param {Pixel} pixel */
   reveal(pixel) {
-    const { x, y } = toStage(this.view, pixel), edge = 30;
-    const off = (/** @type {number} */ at, /** @type {number} */ space) => (at < edge ? edge - at : at > space - edge ? space - edge - at : 0);
-    const dx = off(x, this.size.width), dy = off(y, this.size.height);
+    const { x, y } = toStage(this.view, pixel),
+      edge = 30;
+    const off = (/** @type {number} */ at, /** @type {number} */ space) =>
+      at < edge ? edge - at : at > space - edge ? space - edge - at : 0;
+    const dx = off(x, this.size.width),
+      dy = off(y, this.size.height);
     if (!this.fitted && (dx || dy)) this.pan(dx, dy);
   }
-}
-
-// ---- shapes --------------------------------------------------------------------------------------
-
-/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} r
- *  @param {string | null} fill @param {string} [line] @param {number} [width] @param {boolean} [halo] */
-export function circle(context, x, y, r, fill, line = "", width = 0, halo = false) {
-  context.beginPath();
-  context.arc(x, y, r, 0, 7);
-  if (fill) {
-    context.fillStyle = fill;
-    context.fill();
-  }
-  if (halo) {
-    context.strokeStyle = "rgb(0 0 0 / 55%)";
-    context.lineWidth = width + 2.5;
-    context.stroke();
-  }
-  if (line) {
-    context.strokeStyle = line;
-    context.lineWidth = width;
-    context.stroke();
-  }
-}
-
-/** @param {CanvasRenderingContext2D} context @param {string} words @param {number} x @param {number} y @param {string} colour @param {number} size */
-export function write(context, words, x, y, colour, size) {
-  context.font = `600 ${size}px ${FONT}`;
-  context.textAlign = "center";
-  context.textBaseline = "middle";
-  context.fillStyle = colour;
-  context.fillText(words, x, y);
-}
-
-/** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}[]} points @param {boolean} [closed] @param {boolean} [dashed] */
-function stroke(context, points, closed = false, dashed = false) {
-  context.beginPath();
-  points.forEach(({ x, y }, i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
-  if (closed) context.closePath();
-  context.lineJoin = "round";
-  context.strokeStyle = "rgb(0 0 0 / 60%)";
-  context.lineWidth = 5;
-  context.stroke();
-  if (dashed) context.setLineDash([6, 4]);
-  context.strokeStyle = "#fff";
-  context.lineWidth = 2;
-  context.stroke();
-  context.setLineDash([]);
-}
-
-/** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}} at */
-function drawCross(context, { x, y }) {
-  for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) stroke(context, [{ x: x + 5 * dx, y: y + 5 * dy }, { x: x + 15 * dx, y: y + 15 * dy }]);
-}
-
-/** A measured line, path, area or height.
- *  @param {CanvasRenderingContext2D} context
- *  @param {{kind: string, points: {x: number, y: number}[], unsure: boolean, active?: boolean}} measurement */
-export function drawMeasurement(context, { kind, points, unsure, active = false }) {
-  if (kind === "area" && points.length > 2) {
-    context.fillStyle = "rgb(255 255 255 / 22%)";
-    context.beginPath();
-    points.forEach(({ x, y }, i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
-    context.fill();
-  }
-  if (points.length > 1) stroke(context, points, kind === "area" && points.length > 2, active || unsure);
-  for (const { x, y } of points) circle(context, x, y, 4.5, "#fff", "#17181d", 1.6);
-}
-
-/** The label of a measurement, in the middle of its line or area.
- *  @param {CanvasRenderingContext2D} context
- *  @param {{kind: string, points: {x: number, y: number}[], label: string, unsure: boolean}} measurement */
-export function labelMeasurement(context, { kind, points, label, unsure }) {
-  if (!label || points.length < 2) return;
-  const middle = kind === "area" ? points : points.slice(Math.floor((points.length - 2) / 2), Math.floor((points.length - 2) / 2) + 2);
-  const x = middle.reduce((s, p) => s + p.x, 0) / middle.length, y = middle.reduce((s, p) => s + p.y, 0) / middle.length - (kind === "area" ? 0 : 16);
-  context.font = `600 13px ${FONT}`;
-  const width = context.measureText(label).width + 16;
-  context.fillStyle = unsure ? "rgb(84 86 94 / 92%)" : "rgb(20 22 28 / 90%)";
-  context.beginPath();
-  context.roundRect(x - width / 2, y - 12, width, 24, 8);
-  context.fill();
-  write(context, label, x, y + 0.5, unsure ? "#e2e3e8" : "#fff", 13);
 }

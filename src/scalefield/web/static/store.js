@@ -1,10 +1,12 @@
 // Photos and projects in the browser's own database, choices in its storage; in memory where it refuses them.
 
+import { hasWork } from "./state.js";
+
 /** @typedef {import("./state.js").Project} Project */
-/** @typedef {{id: string, projects: string[], history: object}} Tab */
+/** @typedef {{id: string, projects: string[], history: object, updated: number}} Tab */
 /** @typedef {"photos" | "projects" | "tabs"} StoreName */
 
-const NAME = "scalefield", VERSION = 1;
+const NAME = "scalefield", VERSION = 1, DAY_MS = 24 * 3600e3;
 /** @type {StoreName[]} */
 const STORES = ["photos", "projects", "tabs"];
 
@@ -42,44 +44,78 @@ export class Store {
     return this.database !== null;
   }
 
-  /** @param {StoreName} name @param {"readonly" | "readwrite"} mode */
-  in(name, mode) {
-    return /** @type {IDBDatabase} */ (this.database).transaction(name, mode, { durability: "strict" }).objectStore(name);
+  /** A transaction over one or all kinds. @param {StoreName | StoreName[]} names
+   *  @param {"readonly" | "readwrite"} mode */
+  transaction(names, mode) {
+    return /** @type {IDBDatabase} */ (this.database).transaction(names, mode, { durability: "strict" });
   }
 
   /** @param {StoreName} name @param {string} key */
   async get(name, key) {
-    return this.database ? settled(this.in(name, "readonly").get(key)) : this.memory[name].get(key);
-  }
-
-  /** @param {StoreName} name @param {string} key @param {any} value */
-  async put(name, key, value) {
-    if (this.database) await settled(this.in(name, "readwrite").put(value, key));
-    else this.memory[name].set(key, value);
-  }
-
-  /** @param {StoreName} name @param {string} key */
-  async delete(name, key) {
-    if (this.database) await settled(this.in(name, "readwrite").delete(key));
-    else this.memory[name].delete(key);
+    if (!this.database) return this.memory[name].get(key);
+    return settled(this.transaction(name, "readonly").objectStore(name).get(key));
   }
 
   /** @param {StoreName} name @returns {Promise<any[]>} */
   async all(name) {
-    return this.database ? settled(this.in(name, "readonly").getAll()) : [...this.memory[name].values()];
+    if (!this.database) return [...this.memory[name].values()];
+    return settled(this.transaction(name, "readonly").objectStore(name).getAll());
   }
 
-  /** Delete what no kept project needs: the oldest projects beyond `most`, tabs without projects,
-   *  photos of none. @param {number} most @param {Set<string>} needed projects that stay in any case */
-  async deleteUnneeded(most, needed) {
-    const projects = (await this.all("projects")).sort((a, b) => b.updated - a.updated);
-    const kept = projects.filter((p, i) => i < most || needed.has(p.id));
-    const ids = new Set(kept.map((p) => p.id));
-    for (const { id } of projects) if (!ids.has(id)) await this.delete("projects", id);
-    for (const tab of await this.all("tabs")) if (!tab.projects.some((/** @type {string} */ id) => ids.has(id))) await this.delete("tabs", tab.id);
-    const photos = new Set(kept.flatMap((p) => [p.photo, ...(p.depth ? [p.depth.key] : [])]));
-    const stored = this.database ? await settled(this.in("photos", "readonly").getAllKeys()) : [...this.memory.photos.keys()];
-    for (const key of stored) if (!photos.has(String(key))) await this.delete("photos", String(key));
+  /** Write values, all of them or none; undefined deletes. @param {[StoreName, string, any][]} entries */
+  async write(...entries) {
+    if (!this.database) {
+      for (const [name, key, value] of entries) {
+        if (value === undefined) this.memory[name].delete(key);
+        else this.memory[name].set(key, value);
+      }
+      return;
+    }
+    const transaction = this.transaction([...new Set(entries.map(([name]) => name))], "readwrite");
+    const done = new Promise((resolve, reject) => {
+      transaction.oncomplete = () => resolve(undefined);
+      transaction.onabort = transaction.onerror = () => reject(transaction.error ?? new Error("it was aborted"));
+    });
+    for (const [name, key, value] of entries) {
+      const store = transaction.objectStore(name);
+      if (value === undefined) store.delete(key);
+      else store.put(value, key);
+    }
+    await done;
+  }
+
+  /** Delete what nobody can miss: projects that were deleted a day ago, photos of no project, histories of tabs that
+   *  were closed a month ago; and, while `excess_bytes` are to be freed, projects without any work, the oldest first.
+   *  @param {(project: Project) => Promise<boolean>} isOpen whether a tab has it open @param {number} [excess_bytes]
+   *  @param {number} [now] */
+  async tidy(isOpen, excess_bytes = 0, now = Date.now()) {
+    const photos = await this.photos(); // before the projects: a photo is written together with its project
+    const projects = await this.all("projects"), kept = new Set(projects);
+    const old = (/** @type {number} */ time, days = 1) => now - time > days * DAY_MS;
+    /** @type {[StoreName, string, undefined][]} */
+    const gone = [];
+    let excess = excess_bytes;
+    for (const project of projects.sort((a, b) => a.updated - b.updated)) {
+      const spare = excess > 0 && !hasWork(project) && old(project.updated);
+      if (!(project.deleted ? old(project.deleted) : spare) || (await isOpen(project))) continue;
+      kept.delete(project);
+      gone.push(["projects", project.id, undefined]);
+      excess -= photos.get(project.photo) ?? 0;
+    }
+    const needed = new Set([...kept].flatMap((p) => [p.photo, p.depth?.key]));
+    for (const key of photos.keys()) if (!needed.has(key)) gone.push(["photos", key, undefined]);
+    for (const { id, updated } of await this.all("tabs"))
+      if (old(updated ?? now, 30)) gone.push(["tabs", id, undefined]);
+    if (gone.length) await this.write(...gone);
+  }
+
+  /** The bytes of every photo and depth file, by key. @returns {Promise<Map<string, number>>} */
+  async photos() {
+    const size = (/** @type {Blob} */ blob) => blob.size ?? 0;
+    if (!this.database) return new Map([...this.memory.photos].map(([key, blob]) => [key, size(blob)]));
+    const store = this.transaction("photos", "readonly").objectStore("photos");
+    const [keys, blobs] = await Promise.all([settled(store.getAllKeys()), settled(store.getAll())]);
+    return new Map(keys.map((key, i) => [String(key), size(blobs[i])]));
   }
 }
 

@@ -2,11 +2,14 @@
 
 import { $, choose, setText } from "./dom.js";
 import { showCamera } from "./panel.js";
+import { LEAST_POINTS } from "./measuring.js";
 import { measured } from "./readings.js";
-import { addMeasurement } from "./state.js";
+import { PLANES, addMeasurement, givenOf } from "./state.js";
 import { VIEWS } from "./views.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
+
+const PROFILE_PIXELS = 160; // of the interval along a profile
 
 export class Tools {
   /** @param {import("./page.js").Page} page */
@@ -24,29 +27,40 @@ export class Tools {
 
   /** @param {Pixel} pixel */
   measureAt(pixel) {
-    if (!this.page.loaded.result) return this.page.showError("Set a distance first; without one there are no metres to measure.");
     if (!this.page.fov) return this.askFov(() => this.measureAt(pixel));
     const kind = this.measureKind;
-    const last = this.pending?.points.at(-1);
-    if (last && last.u === pixel.u && last.v === pixel.v) return; // the second click of a double click
+    if (this.endsAt(pixel)) return; // the second click of a double click
     this.pending = { kind, points: [...(this.pending?.points ?? []), pixel] };
-    if (kind === "distance" || kind === "height") {
-      if (this.pending.points.length === 2) return this.finish();
-    }
+    const most = PLANES.has(kind) ? 3 : kind === "distance" || kind === "height" ? 2 : Infinity;
+    if (this.pending.points.length === most) return this.finish();
     this.changed();
+  }
+
+  /** Whether the unfinished measurement has points enough. */
+  get enough() {
+    return this.pending !== null && this.pending.points.length >= LEAST_POINTS[this.pending.kind];
+  }
+
+  /** Whether the unfinished measurement ends at a pixel. @param {Pixel} pixel */
+  endsAt({ u, v }) {
+    const last = this.pending?.points.at(-1);
+    return last?.u === u && last.v === v;
   }
 
   /** Add the unfinished measurement to the list. */
   finish() {
     const { pending } = this;
-    if (!pending) return;
-    const least = pending.kind === "area" ? 3 : 2;
-    if (pending.points.length < least) return;
+    if (!pending || !this.enough) return;
     this.pending = null;
     this.page.commit(addMeasurement(this.page.work, pending.kind, pending.points));
-    const found = measured(pending, this.page.session, this.page.loaded.result, this.page.fov?.deg ?? null, this.page.unit);
-    this.page.announce(`${pending.kind}: ${found.value}, ${found.range}`);
     this.changed();
+    if (PLANES.has(pending.kind)) return this.page.announce("These points now lie on one plane.");
+    if (!this.page.shown.result)
+      return this.page.showError("Type its length in the list, or set a distance: then there are metres.");
+    this.page.measuring.update().then(() => {
+      const found = measured(pending, this.page.measuring.estimate(pending), this.page.unit);
+      this.page.announce(`${pending.kind}: ${found.value}, ${found.range}`);
+    });
   }
 
   /** @param {() => void} [then] what to do once it is known */
@@ -63,18 +77,31 @@ export class Tools {
   takeFov(text, source) {
     const words = text.trim().replace("°", "").replace(",", ".");
     const deg = Number(words);
-    if (words && !(deg >= 1 && deg <= 170)) return `A field of view is 1 to 170 degrees, found “${text.slice(0, 20)}”.`;
+    const wrong = words && !(deg >= 1 && deg <= 170);
+    if (wrong) return `A field of view is 1 to 170 degrees, found “${text.slice(0, 20)}”.`;
     const same = this.page.fov && words === String(Number(this.page.fov.deg.toFixed(2)));
     if (!same) this.page.change({ fov: words ? { deg, source } : null });
     this.page.clearToast();
     showCamera(this.page);
+    if (givenOf(this.page.work).length || this.page.work.anchors.some((a) => a.slant)) this.page.edited();
     this.page.views.showAll();
     return "";
+  }
+
+  /** Pixels of the photo along the profile; none without one. @returns {Pixel[]} */
+  profilePixels() {
+    const v = this.profileRow,
+      { width } = this.page.session,
+      count = Math.min(width, PROFILE_PIXELS);
+    return v === null
+      ? []
+      : Array.from({ length: count }, (_, i) => ({ u: Math.floor(((i + 0.5) * width) / count), v }));
   }
 
   /** @param {number} v */
   profileAt(v) {
     this.profileRow = v;
+    this.page.measuring.update();
     $("profile-row").value = v;
     this.page.stage.redraw();
     this.page.views.showProfile();
@@ -90,6 +117,7 @@ export class Tools {
     $("profile-row").value = this.profileRow ?? 0;
     this.page.card.close(false);
     if (!works(tool, this.page.view)) return this.setView("depth");
+    this.page.measuring.update();
     this.page.views.showProfile();
     this.changed();
   }

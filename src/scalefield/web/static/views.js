@@ -9,7 +9,7 @@ import { UNCERTAINTY_TABLE, depthScale, factorScale, paint, percentiles, ticks }
 import { showMethod, showPanel } from "./panel.js";
 import { drawProfile } from "./profile.js";
 import { displayIndex, metresAt } from "./readings.js";
-import { circle, drawMeasurement, labelMeasurement, write } from "./stage.js";
+import { drawColours, drawMarks, drawScaleBar } from "./marks.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 /** @typedef {import("./units.js").Unit} Unit */
@@ -17,7 +17,8 @@ import { circle, drawMeasurement, labelMeasurement, write } from "./stage.js";
 const ASSUMED_FOV = 60;
 const BUSY_MS = 250; // a solve that takes longer is shown as under way; an animation would slow down a shorter one
 
-/** Every view: the tab of the page that shows it, whether it is a picture on the stage, whether it needs a result, whether a
+/** Every view: the tab of the page that shows it, whether it is a picture on the stage, whether it needs a result,
+ *  whether a
  *  second method is shown beside it, and the quantity of its colour bar, of which `log` is the logarithm.
  *  @typedef {{tab: string, flat: boolean, solved: boolean, compared: boolean,
  *    value: (log: number, unit: Unit) => number, suffix: (unit: Unit) => string}} View */
@@ -82,6 +83,7 @@ export class Views {
     showPanel(this.page);
     this.showProfile();
     this.showOptions();
+    this.page.measuring.update();
   }
 
   showOptions() {
@@ -92,22 +94,26 @@ export class Views {
     $("blend-row").hidden = !depth || tool === "measure";
     $("options").hidden = !inspect && tool !== "measure" && !depth;
     const { pending } = this.page.tools;
-    const enough = pending && pending.points.length >= (pending.kind === "area" ? 3 : 2);
-    $("measure-done").hidden = !enough || !["path", "area"].includes(pending.kind);
+    $("measure-done").hidden = !this.page.tools.enough;
     $("measure-cancel").hidden = !pending;
     $("measure-options").classList.toggle("pending", Boolean(pending));
   }
 
   showView() {
-    const { view, loaded } = this.page, { session, result } = loaded;
+    const { view, shown: loaded } = this.page, { session, result } = loaded;
     const { flat, solved } = VIEWS[view];
     $("stage").hidden = !flat;
     $("basis").hidden = view !== "basis";
     $("cloud-area").hidden = view !== "cloud";
-    const unknown = view === "uncertainty" && result && !result.stdLog;
+    const unknown = view === "uncertainty" && result !== null && !result.stdLog;
     const empty = solved && (!result || unknown);
     $("stage-empty").hidden = !empty;
-    setText($("stage-empty"), unknown ? `${this.page.titles[result.method]} gives no range. Choose the Gaussian process to see it.` : "No metres yet. Click something whose distance you know.");
+    setText(
+      $("stage-empty"),
+      unknown
+        ? `${this.page.titles[result.method]} gives no range. Choose the Gaussian process to see it.`
+        : "No metres yet. Click something whose distance you know.",
+    );
     $("stage").classList.toggle("empty", empty);
     this.showDivider(empty);
     if (view === "basis") this.showBasis();
@@ -120,19 +126,24 @@ export class Views {
 
   /** @param {boolean} empty */
   showDivider(empty) {
-    const { view, loaded } = this.page, split = Boolean(loaded.other && loaded.result && !empty && VIEWS[view].compared);
-    $("divider").hidden = !split;
-    if (!split) return;
-    setText($("divider-left"), this.page.titles[loaded.result.method]);
-    setText($("divider-right"), this.page.titles[loaded.other.method]);
-    $("divider").setAttribute("aria-valuetext", `${Math.round(100 * this.page.tools.share)} % ${this.page.titles[loaded.result.method]}`);
+    const { view, titles, shown: { result, other } } = this.page;
+    $("divider").hidden = !result || !other || empty || !VIEWS[view].compared;
+    if (!result || !other || $("divider").hidden) return;
+    setText($("divider-left"), titles[result.method]);
+    setText($("divider-right"), titles[other.method]);
+    $("divider").setAttribute(
+      "aria-valuetext",
+      `${Math.round(100 * this.page.tools.share)} % ${titles[result.method]}`,
+    );
     this.page.stage.place();
   }
 
   /** @param {boolean} empty @param {any} session */
   showMap(empty, { display_width: w, display_height: h }) {
-    const { view, loaded } = this.page, { result } = loaded;
-    if (view === "photo" || empty) return this.showBar(view === "photo" && result ? this.metreScale : null, result?.logDepth);
+    const { view, shown: loaded } = this.page,
+      { result } = loaded;
+    if (view === "photo" || empty)
+      return this.showBar(view === "photo" && result ? this.metreScale : null, result?.logDepth);
     const { first, second = null, scale } = this.mapOf(view);
     const painted = (/** @type {Float32Array | null} */ values) => {
       if (!values) return null;
@@ -146,24 +157,21 @@ export class Views {
 
   /** The values of a view, those of the second method, and their colour scale. @param {string} view */
   mapOf(view) {
-    const { result, other, logMde } = this.page.loaded, { near_to_far, small_to_large } = this.page.info.colours;
-    switch (view) {
-      case "depth":
-        return { first: result.logDepth, second: other?.logDepth, scale: this.metreScale };
-      case "uncertainty": {
-        const share = result.stdLog.map((/** @type {number} */ std) => Math.log(Math.expm1(std)));
-        return { first: share, scale: depthScale(UNCERTAINTY_TABLE, [share]) };
-      }
-      case "field":
-        return { first: result.logScale, second: other?.logScale, scale: factorScale(small_to_large, result.logScale) };
-      default:
-        return { first: logMde, scale: depthScale(near_to_far, [logMde]) };
+    const { result, other, logMde } = this.page.shown, { near_to_far, small_to_large } = this.page.info.colours;
+    if (result && view === "depth") return { first: result.logDepth, second: other?.logDepth, scale: this.metreScale };
+    if (result?.stdLog && view === "uncertainty") {
+      const share = result.stdLog.map((std) => Math.log(Math.expm1(std)));
+      return { first: share, scale: depthScale(UNCERTAINTY_TABLE, [share]) };
     }
+    if (result && view === "field") {
+      return { first: result.logScale, second: other?.logScale, scale: factorScale(small_to_large, result.logScale) };
+    }
+    return { first: logMde, scale: depthScale(near_to_far, [logMde]) };
   }
 
   showBasis() {
-    const { loaded } = this.page, weights = loaded.result?.header.weights ?? null;
-    const method = weights ? loaded.result.method : "basis";
+    const { shown: loaded } = this.page, weights = loaded.result?.header.weights ?? null;
+    const method = (weights && loaded.result?.method) || "basis";
     if (loaded.basis?.revision !== loaded.session.revision || loaded.basis.method !== method) {
       this.page.solving.loadBasis(method);
       return this.showBar(null);
@@ -174,7 +182,7 @@ export class Views {
 
   showCloud() {
     this.showBar(null);
-    const { loaded } = this.page, { session, result } = loaded;
+    const { shown: loaded } = this.page, { session, result } = loaded;
     this.cloud ??= new Cloud($("cloud"), $("cloud-layer"), {
       drawLayer: (context, cloud) => this.drawCloudLayer(context, cloud),
       picked: (pixel) => this.page.tool === "measure" && this.page.tools.measureAt(pixel),
@@ -190,47 +198,29 @@ export class Views {
       loaded.photoPixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
       this.cloud.setPhoto(session, loaded.photoPixels);
     }
-    const log = result?.logDepth ?? loaded.logMde, [far] = percentiles(log, [0.98]);
-    this.cloud.setDepth(log, this.page.fov?.deg ?? ASSUMED_FOV, { step: gridStep(Math.exp(far), 1 / inUnit(1, this.page.unit)), shown: Boolean(result) });
+    const log = result?.logDepth ?? loaded.logMde,
+      [far] = percentiles(log, [0.98]);
+    this.cloud.setDepth(log, this.page.fov?.deg ?? ASSUMED_FOV, {
+      step: gridStep(Math.exp(far), 1 / inUnit(1, this.page.unit)),
+      shown: Boolean(result),
+    });
     const assumed = !this.page.fov || this.page.fov.source === "assumed";
     $("cloud-assumed").hidden = !assumed;
     setText($("cloud-assumed"), `Field of view assumed: ${this.page.fov?.deg ?? ASSUMED_FOV}°`);
   }
 
-  /** Anchors, measurements and a scale bar over the cloud. @param {CanvasRenderingContext2D} context @param {Cloud} cloud */
+  /** Anchors, measurements and a scale bar over the cloud. @param {CanvasRenderingContext2D} context
+   *  @param {Cloud} cloud */
   drawCloudLayer(context, cloud) {
-    const { loaded } = this.page, { session, result } = loaded;
+    const { session, result } = this.page.shown, { unit } = this.page, deg = this.page.fov?.deg ?? ASSUMED_FOV;
     if (!result) return;
-    const deg = this.page.fov?.deg ?? ASSUMED_FOV;
     const at = (/** @type {Pixel} */ pixel) => {
       const depth = metresAt(session, result.logDepth, pixel);
       return depth === null ? null : cloud.project(pointOf(session, deg, pixel, depth));
     };
-    const { measurements, pending } = this.page.drawing();
-    for (const m of [...measurements, ...(pending ? [{ ...pending, label: "", unsure: false }] : [])]) {
-      const points = m.points.flatMap((p) => at(p) ?? []);
-      if (points.length < m.points.length) continue;
-      drawMeasurement(context, { ...m, points });
-      labelMeasurement(context, { ...m, points });
-    }
-    this.page.work.anchors.slice(0, 150).forEach((anchor, i) => {
-      const place = at(anchor), about = this.page.aboutAnchor(i);
-      if (!place) return;
-      circle(context, place.x, place.y, 10, about.suspect ? "#c5221f" : "#fff", "#17181d", 1.5);
-      circle(context, place.x, place.y, 8, about.colour);
-      write(context, String(i + 1), place.x, place.y + 0.5, about.ink, 10);
-    });
-    const perUnit = cloud.pixelsPerMetre / inUnit(1, this.page.unit), length = scaleBarLength(perUnit, cloud.size.width);
-    const x = 18, y = cloud.size.height - 20, wide = length * perUnit;
-    context.fillStyle = "rgb(20 22 28 / 78%)";
-    context.beginPath();
-    context.roundRect(x - 8, y - 26, wide + 16, 36, 8);
-    context.fill();
-    context.fillStyle = "#fff";
-    context.fillRect(x, y, wide, 3);
-    context.fillRect(x, y - 5, 2, 8);
-    context.fillRect(x + wide - 2, y - 5, 2, 8);
-    write(context, `${Number(length.toPrecision(3))} ${this.page.unit}`, x + wide / 2, y - 13, "#fff", 12.5);
+    drawMarks(context, this.page.drawing(null).scene, at, cloud.size);
+    const perUnit = cloud.pixelsPerMetre / inUnit(1, unit), length = scaleBarLength(perUnit, cloud.size.width);
+    drawScaleBar(context, `${Number(length.toPrecision(3))} ${unit}`, length * perUnit, cloud.size);
   }
 
   /** The colour bar under the picture; the mark of the pointer follows `values`.
@@ -240,9 +230,7 @@ export class Views {
     this.barValues = values;
     $("colour-bar").hidden = !scale;
     if (!scale) return;
-    const context = $("colours").getContext("2d"), image = context.createImageData(256, 1);
-    scale.table.forEach((/** @type {number[]} */ [r, g, b], /** @type {number} */ i) => image.data.set([r, g, b, 255], 4 * i));
-    context.putImageData(image, 0, 0);
+    drawColours($("colours").getContext("2d"), scale.table, 0, 0, 256, 1);
     const marks = barTicks(this.page.view, scale, this.page.unit, innerWidth < 600 ? 5 : 8).map(({ share, text }) => {
       const mark = element("span", "", text);
       mark.style.left = `${100 * share}%`;
@@ -264,25 +252,38 @@ export class Views {
   }
 
   showCaption() {
-    const { result, session } = this.page.loaded, { pending } = this.page.tools;
+    const { result, session } = this.page.shown, { pending } = this.page.tools;
     const touch = matchMedia("(pointer: coarse)").matches, click = touch ? "Tap" : "Click";
+    const median = result ? Math.exp(percentiles(result.logScale, [0.5])[0]).toPrecision(3) : "";
+    const middle = median && ` of ${median}`;
     const captions = {
-      photo: !result ? `${click} something whose distance you know.` : touch ? "Tap anywhere to read its distance or to set one." : "Point anywhere to read its distance; click to set one.",
+      photo: !result
+        ? `${click} something whose distance you know.`
+        : touch
+          ? "Tap anywhere to read its distance or to set one."
+          : "Point anywhere to read its distance; click to set one.",
       depth: "Recovered depth: straight ahead of the camera, not along the slant.",
       uncertainty: "One standard deviation of the distance, as a share of it: pale is small, dark is large.",
-      field: `Metres per unit of relative depth, around its median${result ? ` of ${Math.exp(percentiles(result.logScale, [0.5])[0]).toPrecision(3)}` : ""}.`,
+      field: `The scale: metres per unit of relative depth, around its median${middle}.`,
       mde: `Relative depth of ${session.relative_depth}: nearer and farther, in no unit.`,
-      basis: result?.header.weights ? "What each basis map adds to the scale field: map × weight, as a factor, all on one scale." : "Basis maps of this photo. The methods Gaussian process and Learned basis maps give them weights.",
-      cloud: touch ? "Drag to turn; two fingers move it and zoom." : "Drag to turn, Shift-drag to move, scroll to zoom.",
+      basis: result?.header.weights
+        ? "What each learned map adds to the scale, as a factor; all have one colour scale."
+        : "Learned maps of this photo, of which the scale is made. Set a distance to see their weights.",
+      cloud: touch
+        ? "Drag to turn; two fingers move it and zoom."
+        : "Drag to turn, Shift-drag to move, scroll to zoom.",
     };
     let words = captions[/** @type {keyof typeof captions} */ (this.page.view)] ?? "";
     if (this.page.tool === "measure") {
       const n = pending?.points.length ?? 0;
+      const plane = `${click} three points of it, far apart${n ? `: ${3 - n} left` : ""}.`;
       const hints = {
+        level: plane,
+        upright: plane,
         distance: n ? `${click} the second point.` : `${click} two points to read the distance between them.`,
         height: `${click} ${n ? "the second end" : "both ends"}; a level camera is assumed.`,
-        path: n ? `${click} further points; Done ends the path.` : `${click} the points of a path.`,
-        area: n ? `${click} further corners; Done ends the area.` : `${click} the corners of an area.`,
+        path: n ? `${click} further points; Done or Enter ends the path.` : `${click} the points of a path.`,
+        area: n ? `${click} further corners; Done or Enter ends the area.` : `${click} the corners of an area.`,
       };
       words = hints[this.page.tools.measureKind];
     }
@@ -291,7 +292,7 @@ export class Views {
   }
 
   showProfile() {
-    const { loaded } = this.page, { profileRow } = this.page.tools;
+    const { shown: loaded } = this.page, { profileRow } = this.page.tools;
     const on = profileRow !== null && VIEWS[this.page.view].flat;
     $("profile").hidden = !on;
     if (!on) return;
@@ -302,8 +303,16 @@ export class Views {
     if (logTruth && result) lines.push({ kind: "truth", label: "true", values: cut(logTruth) });
     if (other) lines.push({ kind: "second", label: this.page.titles[other.method], values: cut(other.logDepth) });
     if (result) lines.push({ kind: "first", label: this.page.titles[result.method], values: cut(result.logDepth) });
-    setText($("profile-title"), lines.length ? `Depth along row ${profileRow}` : "Set a distance to see the profile in metres");
-    drawProfile($("profile-chart"), lines, this.page.unit, this.pointedAt ? (this.pointedAt.u + 0.5) / session.width : null);
+    setText(
+      $("profile-title"),
+      lines.length ? `Depth along row ${profileRow}` : "Set a distance to see the profile in metres",
+    );
+    const share = (/** @type {Pixel} */ { u }) => (u + 0.5) / session.width;
+    const band = this.page.tools.profilePixels().flatMap((pixel) => {
+      const { low, high } = this.page.measuring.depthAt(pixel) ?? {};
+      return low && high ? [{ share: share(pixel), low, high }] : [];
+    });
+    drawProfile($("profile-chart"), lines, band, this.page.unit, this.pointedAt && share(this.pointedAt));
   }
 
   /** Show the busy state with the name of the method. @param {any} request */
@@ -318,9 +327,13 @@ export class Views {
 
   /** Mark a result of another method than the chosen one. */
   showStale() {
-    const { busyWith } = this, { loaded } = this.page, stale = Boolean(busyWith && loaded?.result && loaded.result.method !== busyWith.method);
+    const { busyWith, page: { loaded, titles } } = this, shown = loaded?.result?.method;
+    const stale = Boolean(busyWith && shown && shown !== busyWith.method);
     $("stage").classList.toggle("stale", stale);
-    if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: at display size" : ""}`);
+    if (busyWith) {
+      const words = stale ? `, still showing ${titles[/** @type {string} */ (shown)]}` : "";
+      setText($("busy-text"), `Computing ${titles[busyWith.method]}${words} …`);
+    }
     if (loaded) showMethod(this.page);
   }
 }

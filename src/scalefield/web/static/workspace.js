@@ -5,16 +5,16 @@ import { projectZip } from "./exports.js";
 import { showCamera, showGallery, showRecent } from "./panel.js";
 import { unpackProject } from "./project_file.js";
 import { isAbort } from "./server.js";
-import { History, emptyWork, newId, replaceAnchors } from "./state.js";
+import { History, emptyWork, hasWork, newId, replaceAnchors } from "./state.js";
 import { VIEWS } from "./views.js";
 
 /** @typedef {import("./state.js").Project} Project */
 
-const MOST_KEPT = 20; // projects kept in the browser
+const FULL_SHARE = 0.8; // of the browser's space for this page, above which projects without work are deleted
 const MOST_KEPT_ANCHORS = 20000; // of all steps back that are kept in the browser
 const CANCELLED = "cancelled";
 const LARGEST_BITMAP = 4096; // longer side of the photo as it is drawn
-const PHOTO_FILES = /\.(jpe?g|png|webp|bmp|heic|heif)$/i;
+const PHOTO_FILES = /\.(jpe?g|png|webp|bmp|heic|heif|tiff?|gif|avif)$/i;
 const DEPTH_FILES = /\.(npy|npz|exr|pfm)$/i;
 
 export class Workspace {
@@ -27,6 +27,7 @@ export class Workspace {
     this.history = new History();
     this.opening = new AbortController();
     this.writes = 0;
+    this.asked = false;
     /** @type {any} */
     this.sampleAnchors = null;
     /** @type {import("./store.js").OtherTabs | null} */
@@ -36,18 +37,37 @@ export class Workspace {
   /** A new project for a photo; undo leads back to the one before.
    *  @param {Blob} photo @param {string} name @param {Partial<Project>} [given] */
   async addProject(photo, name, given = {}) {
-    const project = this.newProject(name, given);
-    project.photo = newId();
-    await this.page.store.put("photos", project.photo, photo);
+    const project = { ...this.newProject(name, given), photo: newId() };
+    await this.page.store.write(["photos", project.photo, photo], ["projects", project.id, project]);
     this.projects.set(project.id, project);
-    await this.page.store.put("projects", project.id, project);
+    this.persist();
     return project;
+  }
+
+  /** Ask once for storage that the browser does not clear when the disk is full. */
+  async persist() {
+    if (this.asked || !navigator.storage?.persist) return;
+    this.asked = true;
+    await navigator.storage.persist();
   }
 
   /** @param {string} name @param {Partial<Project>} given @returns {Project} */
   newProject(name, given) {
     const settings = { method: this.page.info.method, compare: "", view: "photo", blend: 0, fov: null };
-    return { id: newId(), name, photo: "", sample: "", width: 0, height: 0, depth: null, settings, work: emptyWork(), updated: Date.now(), thumbnail: null, ...given };
+    return {
+      id: newId(),
+      name,
+      photo: "",
+      sample: "",
+      width: 0,
+      height: 0,
+      depth: null,
+      settings,
+      work: emptyWork(),
+      updated: Date.now(),
+      thumbnail: null,
+      ...given,
+    };
   }
 
   /** Load a project and show it; the present project stays until that succeeds.
@@ -64,6 +84,7 @@ export class Workspace {
       this.page.solving.comparer.cancel();
       this.page.solving.suggester.cancel();
       this.page.loaded = loaded;
+      delete project.deleted; // by another tab
       if (step) this.history.commit(project.id, project.work);
       this.page.tools.pending = null;
       this.page.solving.suggestions = [];
@@ -87,7 +108,7 @@ export class Workspace {
   /** Forget a project that could not be opened. @param {string} id */
   async discard(id) {
     this.projects.delete(id);
-    await this.page.store.delete("projects", id);
+    await this.page.store.write(["projects", id, undefined]);
   }
 
   /** @param {string} id */
@@ -104,8 +125,13 @@ export class Workspace {
     ]);
     project.width = session.width;
     project.height = session.height;
-    if (!project.settings.fov && session.fov_deg) project.settings = { ...project.settings, fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" } };
-    const { methods, info } = this.page, { method, compare, view } = project.settings;
+    if (!project.settings.fov && session.fov_deg)
+      project.settings = {
+        ...project.settings,
+        fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" },
+      };
+    const { methods, info } = this.page,
+      { method, compare, view } = project.settings;
     project.settings = {
       ...project.settings,
       method: Object.hasOwn(methods, method) ? method : info.method,
@@ -117,7 +143,7 @@ export class Workspace {
     return {
       project, session, photo: image, sharp: image.width >= session.width,
       logMde: maps.log_mde_depth.values, logTruth: maps.log_truth?.values ?? null,
-      result: null, other: null, basis: null, photoPixels: null, painted: new Map(),
+      result: null, other: null, basis: null, basisWanted: "", abouts: null, photoPixels: null, painted: new Map(),
       sampleAnchors: project.sample ? this.sampleAnchors ?? null : null,
     };
   }
@@ -127,7 +153,14 @@ export class Workspace {
   async photoImage(project, session, signal) {
     const file = await this.page.store.get("photos", project.photo);
     const shrink = Math.min(1, LARGEST_BITMAP / Math.max(session.width, session.height));
-    const size = shrink < 1 ? { resizeWidth: Math.round(session.width * shrink), resizeHeight: Math.round(session.height * shrink), resizeQuality: /** @type {"high"} */ ("high") } : {};
+    const size =
+      shrink < 1
+        ? {
+            resizeWidth: Math.round(session.width * shrink),
+            resizeHeight: Math.round(session.height * shrink),
+            resizeQuality: /** @type {"high"} */ ("high"),
+          }
+        : {};
     try {
       const image = await createImageBitmap(file, size);
       if (Math.abs(image.width / image.height - session.width / session.height) < 0.02) return image;
@@ -139,7 +172,7 @@ export class Workspace {
 
   /** Show what is loaded. */
   enter() {
-    const { project, session } = this.page.loaded;
+    const { project, session } = this.page.shown;
     setText($("photo-name"), `${project.name} · ${session.width}×${session.height}`);
     $("blend").value = String(100 * project.settings.blend);
     show("work");
@@ -151,6 +184,7 @@ export class Workspace {
     this.page.edited();
     this.save();
     showGallery(this.page);
+    if (document.activeElement === document.body) $("stage").focus({ preventScroll: true });
     this.page.announce(`${project.name} is ready. ${this.page.work.anchors.length ? "" : "Set the first distance."}`);
   }
 
@@ -159,6 +193,18 @@ export class Workspace {
     const project = this.projects.get(id);
     if (project && id !== this.page.project?.id) await this.open(project);
     else show("work");
+  }
+
+  /** Take a photo out of this tab; the browser keeps its project. @param {string} id */
+  async close(id) {
+    const others = this.tabProjects().filter((p) => p.id !== id), i = this.tabProjects().findIndex((p) => p.id === id);
+    this.projects.delete(id);
+    this.history.forget(id);
+    if (id === this.page.project?.id) await this.open(others[Math.min(i, others.length - 1)]);
+    else {
+      showGallery(this.page);
+      await this.save();
+    }
   }
 
   tabProjects() {
@@ -187,14 +233,32 @@ export class Workspace {
     const rest = files.filter((f) => !photos.includes(f));
     const limit = this.page.info.limits.upload_bytes;
     const large = photos.find((f) => f.size > limit);
-    if (large) return this.page.showError(`${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`);
-    let first = null;
-    for (const photo of photos) {
-      const project = await this.addProject(photo, photo.name || "pasted.png");
-      first ??= project;
+    if (large)
+      return this.page.showError(
+        `${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`,
+      );
+    try {
+      const known = photos.length ? await this.workOn(photos[0]) : null;
+      let first = null;
+      for (const photo of photos) {
+        const project = await this.addProject(photo, photo.name || "pasted.png");
+        first ??= project;
+      }
+      if (first && (await this.open(first)) && known) {
+        this.page.showNote("You have worked on this photo before.", "Open that work", () => this.openKept(known.id));
+      }
+      for (const file of rest) await this.receiveOther(file);
+    } catch (e) {
+      this.page.showError(`This browser could not keep the photo (${/** @type {Error} */ (e).message}).`);
     }
-    if (first) await this.open(first);
-    for (const file of rest) await this.receiveOther(file);
+  }
+
+  /** The latest project with work on a photo of that name and size. @param {File} file
+   *  @returns {Promise<Project | undefined>} */
+  async workOn(file) {
+    const [sizes, projects] = await Promise.all([this.page.store.photos(), this.page.store.all("projects")]);
+    return projects.sort((a, b) => b.updated - a.updated)
+      .find((p) => !p.deleted && hasWork(p) && p.name === file.name && sizes.get(p.photo) === file.size);
   }
 
   /** @param {File} file */
@@ -227,12 +291,10 @@ export class Workspace {
   async openProjectFile(file) {
     try {
       const { project: saved, photo, depth } = await unpackProject(new Uint8Array(await file.arrayBuffer()));
-      const blob = new Blob([/** @type {BlobPart} */ (photo)]), { settings } = this.newProject("", {});
-      const project = await this.addProject(blob, saved.name, { ...saved, settings: { ...settings, ...saved.settings } });
-      if (depth && project.depth) {
-        project.depth = { ...project.depth, key: newId() };
-        await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth)]));
-      }
+      const blob = (/** @type {Uint8Array} */ bytes) => new Blob([/** @type {BlobPart} */ (bytes)]);
+      const settings = { ...this.newProject("", {}).settings, ...saved.settings };
+      const project = await this.addProject(blob(photo), saved.name, { ...saved, settings, depth: null });
+      if (depth && saved.depth) await this.keepDepth(project, blob(depth), { ...saved.depth, key: newId() });
       await this.open(project);
     } catch (e) {
       this.page.showError(/** @type {Error} */ (e).message);
@@ -252,18 +314,21 @@ export class Workspace {
 
   /** @param {File | Blob & {name: string}} file @param {string} [array] */
   async bringDepth(file, array = "") {
-    const kind = $("depth-kind").value, { loaded } = this.page, { project } = loaded;
+    const kind = $("depth-kind").value, { shown: loaded } = this.page, { project } = loaded;
     if (!kind) {
       this.page.showSheet("method");
       $("depth-kind").closest("details").open = true;
       $("depth-kind").focus();
-      return this.page.showError("Choose first what the depth file holds: depth grows with distance, disparity falls with it.");
+      return this.page.showError(
+        "Choose first what the depth file holds: depth grows with distance, disparity falls with it.",
+      );
     }
     const depth = { key: newId(), name: file.name, kind, resize: $("depth-resize").checked, array };
     try {
-      const session = await this.page.sessions.use(project, async (id) => this.page.server.untilReady(await this.page.server.bringDepth(id, file, depth), () => {}));
-      await this.page.store.put("photos", depth.key, file);
-      project.depth = depth;
+      const session = await this.page.sessions.use(project, async (id) =>
+        this.page.server.untilReady(await this.page.server.bringDepth(id, file, depth), () => {}),
+      );
+      await this.keepDepth(project, file, depth);
       if (this.page.loaded !== loaded) return;
       const { maps } = await this.page.sessions.use(project, (id) => this.page.server.packed(id, "maps"));
       Object.assign(loaded, { session, logMde: maps.log_mde_depth.values, basis: null, painted: new Map() });
@@ -278,13 +343,25 @@ export class Workspace {
     }
   }
 
+  /** @param {Project} project @param {Blob} file @param {import("./state.js").DepthFile} depth */
+  async keepDepth(project, file, depth) {
+    await this.page.store.write(["photos", depth.key, file], ["projects", project.id, { ...project, depth }]);
+    project.depth = depth;
+  }
+
   /** @param {any} file @param {string[]} names */
   chooseArray(file, names) {
-    $("array-name").replaceChildren(...names.map((name) => Object.assign(element("option", "", name), { value: name })));
+    $("array-name").replaceChildren(
+      ...names.map((name) => Object.assign(element("option", "", name), { value: name })),
+    );
     const dialog = $("array-dialog");
     dialog.returnValue = "cancel";
     dialog.showModal();
-    dialog.addEventListener("close", () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value), { once: true });
+    dialog.addEventListener(
+      "close",
+      () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value),
+      { once: true },
+    );
   }
 
   // ---- saving ------------------------------------------------------------------------------------
@@ -297,18 +374,21 @@ export class Workspace {
     this.writes += 1;
     document.body.dataset.saved = "no";
     try {
-      await this.page.store.put("projects", project.id, { ...project });
-      const { past, present, future } = this.history.shortened(MOST_KEPT_ANCHORS);
-      await this.page.store.put("tabs", this.tabId, { id: this.tabId, projects: [...this.projects.keys()], history: { past, present, future } });
+      const { past, present, future } = this.history.shortened(MOST_KEPT_ANCHORS), id = this.tabId;
+      const tab = { id, projects: [...this.projects.keys()], history: { past, present, future }, updated: Date.now() };
+      await this.page.store.write(["projects", project.id, { ...project }], ["tabs", id, tab]);
     } catch (e) {
-      this.page.showError(`This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`);
+      this.page.showError(
+        `This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`,
+      );
     } finally {
       this.writes -= 1;
       if (!this.writes) document.body.dataset.saved = "yes";
     }
   }
 
-  /** Open the projects that this tab had open. @param {string} tabId @param {boolean} copied whether another tab has it open too */
+  /** Open the projects that this tab had open. @param {string} tabId
+   *  @param {boolean} copied whether another tab has it open too */
   async restore(tabId, copied) {
     const kept = await this.page.store.get("tabs", tabId);
     this.tabId = copied || !tabId ? newId() : tabId;
@@ -334,8 +414,9 @@ export class Workspace {
     show("start");
     setText($("back"), this.page.project ? `Back to ${this.page.project.name}` : "");
     $("back").hidden = !this.page.project;
-    const kept = (await this.page.store.all("projects")).filter((p) => !this.projects.has(p.id) || !this.page.project);
-    showRecent(this.page, kept.sort((a, b) => b.updated - a.updated).slice(0, MOST_KEPT));
+    const kept = (await this.page.store.all("projects"))
+      .filter((p) => !p.deleted && (!this.projects.has(p.id) || !this.page.project));
+    showRecent(this.page, kept.sort((a, b) => b.updated - a.updated));
   }
 
   back() {
@@ -344,6 +425,7 @@ export class Workspace {
 
   /** @param {string} id */
   async openKept(id) {
+    this.page.clearToast();
     const kept = this.projects.get(id) ?? (await this.page.store.get("projects", id));
     if (!kept) return;
     // A project that another tab has open is copied: the two do not disturb each other.
@@ -352,18 +434,24 @@ export class Workspace {
     await this.open(project);
   }
 
-  /** @param {string} id */
-  async deleteKept(id) {
-    await this.page.store.delete("projects", id);
-    this.projects.delete(id);
-    this.history.forget(id);
-    this.page.sessions.forget(id);
-    await this.deleteUnneeded();
+  /** Delete a project from the list; it can be had back for a day, until `tidy` removes it.
+   *  @param {string} id @param {boolean} [deleted] */
+  async deleteKept(id, deleted = true) {
+    const project = await this.page.store.get("projects", id);
+    if (!project) return;
+    const { deleted: _, ...kept } = project;
+    await this.page.store.write(["projects", id, deleted ? { ...kept, deleted: Date.now() } : kept]);
+    if (deleted) this.page.showNote(`${project.name} is deleted.`, "Undo", () => this.deleteKept(id, false));
+    else this.page.clearToast();
     await this.showStart();
   }
 
-  deleteUnneeded() {
-    return this.page.store.deleteUnneeded(MOST_KEPT, new Set(this.projects.keys()));
+  /** Delete what nobody can miss, and projects without work where the browser's space runs out. */
+  async tidy() {
+    const { usage = 0, quota = Infinity } = (await navigator.storage?.estimate?.()) ?? {};
+    const isOpen = async (/** @type {Project} */ { id }) =>
+      this.projects.has(id) || Boolean(await this.otherTabs?.haveOpen(id));
+    await this.page.store.tidy(isOpen, usage - FULL_SHARE * quota);
   }
 
   /** @param {string} id whether this tab has that tab id or project open */
@@ -375,7 +463,16 @@ export class Workspace {
 /** @param {ImageBitmap} image @returns {Promise<Blob | null>} */
 async function thumbnailOf(image) {
   const scale = 96 / Math.max(image.width, image.height);
-  const canvas = new OffscreenCanvas(Math.max(1, Math.round(image.width * scale)), Math.max(1, Math.round(image.height * scale)));
-  /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(image, 0, 0, canvas.width, canvas.height);
+  const canvas = new OffscreenCanvas(
+    Math.max(1, Math.round(image.width * scale)),
+    Math.max(1, Math.round(image.height * scale)),
+  );
+  /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(
+    image,
+    0,
+    0,
+    canvas.width,
+    canvas.height,
+  );
   return canvas.convertToBlob({ type: "image/jpeg", quality: 0.75 });
 }

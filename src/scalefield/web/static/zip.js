@@ -41,8 +41,15 @@ export function writeZip(entries, time = new Date()) {
     offset += LOCAL_BYTES + path.length + bytes.length;
   }
   const directoryBytes = directory.reduce((sum, part) => sum + part.length, 0);
-  const end = [...uint32(END), ...uint16(0, 0, entries.length, entries.length), ...uint32(directoryBytes, offset), ...uint16(0)];
-  return new Blob(/** @type {BlobPart[]} */ ([...files, ...directory, Uint8Array.from(end)]), { type: "application/zip" });
+  const end = [
+    ...uint32(END),
+    ...uint16(0, 0, entries.length, entries.length),
+    ...uint32(directoryBytes, offset),
+    ...uint16(0),
+  ];
+  return new Blob(/** @type {BlobPart[]} */ ([...files, ...directory, Uint8Array.from(end)]), {
+    type: "application/zip",
+  });
 }
 
 /** The bytes of the wanted entries by name. Throws where they are damaged, or larger together than `mostBytes`.
@@ -85,8 +92,11 @@ function endOfDirectory(view) {
 
 /** Inflated bytes; throws as soon as they are more than `size`. @param {Uint8Array} data @param {number} size */
 async function inflated(data, size) {
-  const stream = new Blob([/** @type {BlobPart} */ (data)]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  const reader = stream.getReader(), content = new Uint8Array(size);
+  const stream = new Blob([/** @type {BlobPart} */ (data)])
+    .stream()
+    .pipeThrough(new DecompressionStream("deflate-raw"));
+  const reader = stream.getReader(),
+    content = new Uint8Array(size);
   let filled = 0;
   for (;;) {
     const { done, value } = await reader.read();
