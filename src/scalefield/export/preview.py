@@ -119,6 +119,10 @@ def round_steps(low: float, high: float, most: int) -> list[float]:
     return []
 
 
+NUMBERED_SIDE = 1600
+"""Longest side of `with_numbers`."""
+
+
 def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
     """A scale for depths: their 0.5th to 99.5th percentile, logarithmic from a ratio of 8 on."""
     finite = values[np.isfinite(values)]
@@ -198,6 +202,29 @@ def draw_preview(
         deviation_colours(std_log, spread), f"standard deviation · median {typical}", spread
     )
     return sheet.draw([[first, recovered, uncertain], [estimated, scaled]], notes)
+
+
+def with_numbers(
+    image: UInt8[np.ndarray, "h w 3"], pixels: Sequence[tuple[int, int]], anchors: Anchors
+) -> Image.Image:
+    """The photograph with a numbered circle around each pixel and a dot on each anchor, at most
+    `NUMBERED_SIDE` pixels wide and high."""
+    picture = Image.fromarray(image)
+    picture.thumbnail((NUMBERED_SIDE, NUMBERED_SIDE))
+    scale, radius = picture.width / image.shape[1], max(5, round(max(picture.size) / 90))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(2 * radius)
+    for u, v in zip(anchors.u.tolist(), anchors.v.tolist(), strict=True):
+        draw.circle((u * scale, v * scale), max(2, radius / 3), "white", "black")
+    for number, (u, v) in enumerate(pixels, 1):
+        place = (u * scale, v * scale)
+        for colour, width in (("black", 5), ("yellow", 3)):
+            draw.circle(place, radius, outline=colour, width=max(1, width * radius // 12))
+        draw.circle(place, 1, "yellow")
+        right = place[0] > picture.width - 5 * radius
+        beside = (place[0] + (-1.3 if right else 1.3) * radius, place[1])
+        anchor = "rm" if right else "lm"
+        draw.text(beside, f"{number}", "yellow", font, anchor, stroke_width=2, stroke_fill="black")
+    return picture
 
 
 def format_std_log(std_log: float) -> str:

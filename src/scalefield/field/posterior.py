@@ -76,7 +76,7 @@ class Calibration(NamedTuple):
         if not isinstance(self.factor, Tensor):
             return self.learned * self.factor * variance.sqrt()
         remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
-        weight = (self.remaining / remaining).clamp(max=1).square()
+        weight = (self.remaining / remaining).clamp(max=1)
         log_factor = self.factor.log()
         log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
         return self.learned * variance.sqrt() * log_factor.exp()

@@ -213,6 +213,16 @@ def split_depths(
     return Anchors(u, v, value / ray, sigma / ray), others
 
 
+def with_measurements(
+    anchors: Anchors, measured: Sequence[Measurement], shape: tuple[int, int], camera: Camera | None
+) -> tuple[Anchors, Survey | None]:
+    """The anchors with the measurements that are depths, and a survey of the others."""
+    if questions := [m for m in measured if m.is_question]:
+        raise InputError(f"{questions[0]} has no value")
+    depths, others = split_depths(measured, shape, camera)
+    return anchors.joined(depths), Survey.of(others, shape, camera) if others else None
+
+
 def read(
     recovery: Recovery,
     questions: Measurement | Sequence[Measurement],

@@ -82,3 +82,15 @@ export function pointOf(photo, fovDeg, { u, v }, depth) {
   const focal = focalPixels(photo, fovDeg);
   return [((u - (photo.width - 1) / 2) / focal) * depth, ((v - (photo.height - 1) / 2) / focal) * depth, depth];
 }
+
+/** Length of the ray of a pixel, one metre straight ahead. @param {Size} photo @param {number} fovDeg
+ *  @param {Pixel} pixel */
+export const rayLength = (photo, fovDeg, pixel) => Math.hypot(...pointOf(photo, fovDeg, pixel, 1));
+
+/** The anchors of a project with their depth straight ahead, also where the distance along the slant was measured.
+ *  @param {Pick<import("./state.js").Project, "work" | "settings" | "width" | "height">} project */
+export function depthAnchors({ work, settings: { fov }, width, height }) {
+  return work.anchors.map((a) => (
+    a.slant && fov ? { ...a, depth_m: a.depth_m / rayLength({ width, height }, fov.deg, a) } : a
+  ));
+}

@@ -11,6 +11,7 @@
 
 const MANY = 150; // number of anchors from which they are drawn as dots
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const SURFACES = new Set(["area", "level", "upright"]);
 const DARK = "rgb(20 22 28 / 90%)";
 
 /** Everything of a scene whose place is known.
@@ -91,7 +92,7 @@ function drawPlates(context, placed, about, first, size) {
 
 /** @param {Context} context @param {Line & {places: Place[]}} line */
 function drawLine(context, { kind, places, unsure, active = false }) {
-  const closed = kind === "area" && places.length > 2;
+  const closed = SURFACES.has(kind) && places.length > 2;
   if (closed) {
     context.fillStyle = "rgb(255 255 255 / 22%)";
     outline(context, places, true);
@@ -104,10 +105,11 @@ function drawLine(context, { kind, places, unsure, active = false }) {
 /** The label in the middle of a line or area. @param {Context} context @param {Line & {places: Place[]}} line */
 function labelLine(context, { kind, places, label, unsure }) {
   if (!label || places.length < 2) return;
-  const start = Math.floor((places.length - 2) / 2), middle = kind === "area" ? places : places.slice(start, start + 2);
+  const start = Math.floor((places.length - 2) / 2),
+    middle = SURFACES.has(kind) ? places : places.slice(start, start + 2);
   const mean = (/** @type {"x" | "y"} */ axis) => middle.reduce((sum, p) => sum + p[axis], 0) / middle.length;
   context.font = `600 13px ${FONT}`;
-  const width = context.measureText(label).width + 16, y = mean("y") - (kind === "area" ? 0 : 16);
+  const width = context.measureText(label).width + 16, y = mean("y") - (SURFACES.has(kind) ? 0 : 16);
   plaque(context, label, mean("x"), y, width, unsure ? "rgb(84 86 94 / 92%)" : DARK, unsure ? "#e2e3e8" : "#fff", 24);
 }
 

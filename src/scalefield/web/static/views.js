@@ -276,7 +276,10 @@ export class Views {
     let words = captions[/** @type {keyof typeof captions} */ (this.page.view)] ?? "";
     if (this.page.tool === "measure") {
       const n = pending?.points.length ?? 0;
+      const plane = `${click} three points of it, far apart${n ? `: ${3 - n} left` : ""}.`;
       const hints = {
+        level: plane,
+        upright: plane,
         distance: n ? `${click} the second point.` : `${click} two points to read the distance between them.`,
         height: `${click} ${n ? "the second end" : "both ends"}; a level camera is assumed.`,
         path: n ? `${click} further points; Done or Enter ends the path.` : `${click} the points of a path.`,
