@@ -26,7 +26,7 @@ soak: results-soak  ## thousands of calls and requests, checked for lost memory 
 # results/README.md says how long each takes. LIMIT=2 takes only so many frames, and less of all else,
 # and writes to out/limited. An evaluation that was interrupted goes on at the same commit.
 EVALUATED := places places-fastdepth strong strong-affine places-affine-lite places-affine-fastdepth comparison
-MEASURED := field reliability bench lidar page labelling fuzz soak lowest
+MEASURED := field reliability bench lidar scenes page labelling fuzz soak lowest
 RECORDS := $(if $(LIMIT),out/limited,results)
 RUNS := out/runs/$(or $(LIMIT),all)-$(shell git rev-parse --short HEAD 2> /dev/null)
 MEASURE := nice -n 10 $(BIN)/python -m
@@ -69,6 +69,10 @@ results-bench: .venv/.dev
 
 results-lidar: .venv/.dev
 	$(MEASURE) benchmarks.lidar --out $(RECORDS)/lidar $(if $(LIMIT),--repeats $(LIMIT))
+
+results-scenes: .venv/.dev
+	$(MEASURE) benchmarks.scenes --sequences $(if $(LIMIT),$(LIMIT),8) \
+	  $(if $(ROOMS),--rooms "$(ROOMS)") $(if $(LIMIT),--limit $(LIMIT)) --out $(RECORDS)/scenes
 
 results-page: .venv/.dev
 	$(MEASURE) benchmarks.page --out $(RECORDS)/page $(if $(LIMIT),--edits $(LIMIT))
