@@ -13,7 +13,6 @@ from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.errors import InputError
 from scalefield.field.config import InferenceConfig
-from scalefield.field.exact import ExactPosterior
 from scalefield.field.gauss_newton import LinearRows, MeasuredRows, find_mode, objective
 from scalefield.field.kernel import SumInputs
 from scalefield.field.observations import Observations
