@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.defaults import MIN_SUPPORT
 from scalefield.errors import InputError, counted, one_line
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
@@ -58,9 +59,6 @@ Form = Literal["depth", "disparity", "log_scale"]
 
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
-
-MIN_SUPPORT = 0.2
-"""Support below which depth at a pixel is an extrapolation."""
 
 NORMAL_90 = 1.645
 """Standard deviations to either side that hold 90 % of a normal distribution."""

@@ -24,6 +24,7 @@ from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
+from scalefield.mde.hub import find_weights
 from scalefield.mde.output import MDEOutput
 from scalefield.runtime.devices import full_precision, on_device
 from scalefield.runtime.threads import one_thread
@@ -174,9 +175,14 @@ class FieldModel:
 
 @lru_cache(maxsize=4)
 def load_field(name: str | Path) -> FieldModel:
-    """A field model by shipped name or folder."""
+    """A field model by shipped name, folder or hub id `owner/name[@revision]`."""
     shipped = WEIGHTS / name
     if not shipped.is_dir() and not Path(name).is_dir():
+        if str(name).count("/") == 1:
+            return FieldModel.load(find_weights(str(name)).folder)
         names = sorted(p.parent.name for p in WEIGHTS.glob("field*/config.json"))
-        raise InputError(f"no field model {str(name)!r}: not a folder, nor one of {names}")
+        raise InputError(
+            f"no field model {str(name)!r}: not a folder, nor a hub id owner/name, nor one of "
+            f"{names}"
+        )
     return FieldModel.load(verify_checksums(shipped) if shipped.is_dir() else name)
