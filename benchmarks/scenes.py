@@ -9,7 +9,6 @@ sequences of `training.synthetic_rooms`, which need no data.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import time
@@ -20,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.record import new_record, parser, write_record
 from PIL import Image
 
 from scalefield import Anchors, Camera, Recovery, Scene
-from scalefield.io import read_image, write_json
-from scalefield.runtime.provenance import provenance
+from scalefield.io import as_json, read_image
 from scalefield.scene.solver import SceneConfig
 from scalefield.scene.view import View
 from scalefield.seeding import seeded_rng
@@ -244,16 +243,15 @@ def summary(scenes: Mapping[str, Mapping]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and write small.json and wide.json."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rooms", type=Path, help="folder with meta.json, rgb and depth")
-    parser.add_argument("--split", type=Path, help="list of the frames to take")
-    parser.add_argument("--blender", action="store_true", help="poses in Blender's axes")
-    parser.add_argument("--sequences", type=int, default=8)
-    parser.add_argument("--limit", type=int, help="scenes of --rooms at most, evenly spaced")
-    parser.add_argument("--conditions", nargs="+", default=CONDITIONS, choices=CONDITIONS)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+    """Measure and write the record."""
+    flags = parser(__doc__)
+    flags.add_argument("--rooms", type=Path, help="folder with meta.json, rgb and depth")
+    flags.add_argument("--split", type=Path, help="list of the frames to take")
+    flags.add_argument("--blender", action="store_true", help="poses in Blender's axes")
+    flags.add_argument("--sequences", type=int, default=8)
+    flags.add_argument("--limit", type=int, help="scenes of --rooms at most, evenly spaced")
+    flags.add_argument("--conditions", nargs="+", default=CONDITIONS, choices=CONDITIONS)
+    args = flags.parse_args()
     torch.set_num_threads(1)
     groups: dict[str, list[tuple[str, list[Truth]]]] = {"small": list(small_steps(args.sequences))}
     if args.rooms is not None:
@@ -261,8 +259,9 @@ def main() -> None:
         names = {line.rpartition("/")[2] for line in lines} or None
         rooms = list(wide(args.rooms, names, blender=args.blender))
         groups["wide"] = rooms[:: max(1, len(rooms) // (args.limit or len(rooms)))][: args.limit]
+    given = {name: value for name, value in vars(args).items() if name != "out"}
+    record = new_record({**as_json(given), **as_json(dataclasses.asdict(SceneConfig()))})
     for group, scenes in groups.items():
-        result: dict[str, Any] = {}
         for condition in args.conditions:
             figures = {}
             for name, truths in scenes:
@@ -271,10 +270,10 @@ def main() -> None:
                 print(group, condition, name,
                       *(f"{alone[f]:.3f}→{joint[f]:.3f}" for f in alone), flush=True)  # fmt: skip
             if figures:
-                result[condition] = {"summary": summary(figures), "scenes": figures}
-                print(group, condition, result[condition]["summary"], flush=True)
-        if result:
-            write_json(args.out / f"{group}.json", {"provenance": provenance(), **result})
+                result = {"summary": summary(figures), "scenes": figures}
+                record.setdefault("groups", {}).setdefault(group, {})[condition] = result
+                print(group, condition, result["summary"], flush=True)
+    write_record(args.out, record)
 
 
 if __name__ == "__main__":

@@ -569,6 +569,29 @@ def lidar_costs(record: Record) -> str:
     return table(["what", "case", "value"], rows, "llr")
 
 
+def scene_figures(record: Record) -> str:
+    """Errors of views recovered together over those of single recoveries, by kind of scene."""
+    groups = {"small": "small steps", "wide": "wide baselines"}
+    conditions = {
+        "six": "six anchors a view",
+        "quarter": "every fourth view has anchors; the others",
+        "wrong_pose": "six anchors, one wrong pose; the others",
+    }
+    rows = []
+    for group, found in record["groups"].items():
+        for condition, result in found.items():
+            values = result["summary"]
+            rows.append([
+                groups[group], conditions[condition], f"{values['scenes']}",
+                number(values["abs_rel_alone"]), number(values["abs_rel_joint"]),
+                number(values["abs_rel_ratio"], 2), number(values["abs_rel_worst_scene"], 2),
+                number(values["disagreement_ratio"], 2), number(values["coverage_joint"], 2),
+            ])  # fmt: skip
+    header = ["views", "anchors", "scenes", "AbsRel alone", "together", "ratio", "worst scene",
+              "disagreement, ratio", "90 % intervals cover"]  # fmt: skip
+    return table(header, rows, "llrrrrrrr")
+
+
 # ---- the page, labels, long runs ---------------------------------------------------------------
 
 
@@ -840,6 +863,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lidar": partial(of_record, "lidar", lidar_costs),
     "lidar_cuda": partial(of_record, "lidar-cuda", lidar_costs),
     "page": partial(of_record, "page", page_latency),
+    "scene_figures": partial(of_record, "scenes", scene_figures),
     "label_costs": partial(of_record, "labelling", label_costs),
     "paper_accuracy": lambda: paper_accuracy(paper_records()),
     "paper_features_places": lambda: paper_features_places(paper_records()),

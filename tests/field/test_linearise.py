@@ -13,7 +13,6 @@ from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.errors import InputError
 from scalefield.field.config import InferenceConfig
-from scalefield.field.exact import ExactPosterior
 from scalefield.field.gauss_newton import LinearRows, MeasuredRows, find_mode, objective
 from scalefield.field.kernel import SumInputs
 from scalefield.field.observations import Observations
@@ -240,3 +239,33 @@ def test_other_methods_refuse_a_length_in_one_sentence(world):
     survey = Survey.of([sf.Length((3, 3), (30, 20), 1.0)], SHAPE, CAMERA)
     with pytest.raises(InputError, match="takes depths, and slant distances"):
         recover_from(world[0], draw_anchors(world[1], 3), sf.METHODS["knn"](), survey=survey)
+
+
+def test_a_length_beside_many_anchors_moves_the_pixels_that_they_leave_open(world):
+    """All anchors are in the left half; a length and its far end are in the right one."""
+    _, truth = world
+    rows, columns = (x.numpy() for x in random_pixels((SHAPE[0], 30), 300))
+    anchors = Anchors(columns, rows, truth[rows, columns])
+    plain = recover_from(world[0], anchors, Field())
+    measured = [true_length(truth, (58, 3), (58, 40)), true_length(truth, (45, 3), (56, 35))]
+    recovery = recovered(world, measured, anchors)
+    error, before = (
+        np.abs(r.depth_m.numpy() / truth - 1)[:, 40:].mean() for r in (recovery, plain)
+    )
+    assert error < before
+    readings = recovery.measure(measured, camera=CAMERA)
+    for m, after, old in zip(
+        measured, readings, plain.measure(measured, camera=CAMERA), strict=True
+    ):
+        assert abs(after.value / m.value_m - 1) < 0.5 * abs(old.value / m.value_m - 1) + 0.01
+    assert [r.code for r in recovery.report.measurements] == ["", ""]
+
+
+def test_an_unknown_camera_is_stated(world):
+    _, truth = world
+    recovery = recovered(world, lengths(truth, 2), camera=None)
+    (warning,) = [w for w in recovery.report.warnings if w.code == "camera_unknown"]
+    assert "60°" in warning.text
+    known = recovered(world, lengths(truth, 2))
+    assert "camera_unknown" not in [w.code for w in known.report.warnings]
+    assert np.median(recovery.std_log) > np.median(known.std_log)

@@ -19,7 +19,7 @@ from scalefield.errors import InputError
 from scalefield.scene.solver import Scene, SceneConfig
 from scalefield.scene.stereo import StereoConfig, match
 from scalefield.scene.ties import JointSystem, TiedPixels, Ties
-from scalefield.scene.unit import Measurement, metric_scale, read_measurements
+from scalefield.scene.unit import SceneMeasurement, metric_scale, read_measurements
 from scalefield.scene.view import Estimate, View, neighbours
 
 SHAPE = (144, 192)
@@ -211,9 +211,9 @@ def test_metric_scale_is_that_of_depths_lengths_and_baselines(posed):
         views[name].camera_to_world[:3, 3] for name in ("00", "03")
     ))))  # fmt: skip
     kinds = [
-        Measurement("00", 2.5 * depth[30, 20], 0.01, ((20.0, 30.0),)),
-        Measurement("00", 2.5 * length, 0.01, ((20.0, 30.0), (90.0, 60.0))),
-        Measurement("00", 2.5 * apart, 0.01, other="03"),
+        SceneMeasurement("00", 2.5 * depth[30, 20], 0.01, ((20.0, 30.0),)),
+        SceneMeasurement("00", 2.5 * length, 0.01, ((20.0, 30.0), (90.0, 60.0))),
+        SceneMeasurement("00", 2.5 * apart, 0.01, other="03"),
     ]
     stds = []
     for each in kinds:

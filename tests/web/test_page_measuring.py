@@ -61,12 +61,12 @@ def test_ends_are_dragged_and_names_are_kept(open_page) -> None:
         f"(wanted) => {FIRST_VALUE} > wanted",
         arg=1.5 * before,
     )
-    page.locator("#measure-list input").fill("Rug")
+    page.locator("#measure-list .kind").fill("Rug")
     page.keyboard.press("Tab")
     saved(page)
     page.reload()
     page.wait_for_selector("body[data-screen=work]")
-    assert page.locator("#measure-list input").input_value() == "Rug"
+    assert page.locator("#measure-list .kind").input_value() == "Rug"
     assert measured(page)[0][0] > 1.5 * before
     page.keyboard.press("Control+z")  # the name
     page.keyboard.press("Control+z")  # the whole drag

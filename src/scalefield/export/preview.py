@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,8 @@ def round_steps(low: float, high: float, most: int) -> list[float]:
     return []
 
 
+ERROR_PANEL, LARGEST_ERROR = 460, 0.3
+"""Width of a panel of `draw_errors`, and the relative error at the end of its colours."""
 NUMBERED_SIDE = 1600
 """Longest side of `with_numbers`."""
 
@@ -202,6 +204,39 @@ def draw_preview(
         deviation_colours(std_log, spread), f"standard deviation · median {typical}", spread
     )
     return sheet.draw([[first, recovered, uncertain], [estimated, scaled]], notes)
+
+
+def draw_errors(
+    image: UInt8[np.ndarray, "h w 3"], anchors: Anchors, errors: Mapping[str, np.ndarray]
+) -> Image.Image:
+    """The photograph with its anchors beside maps of relative errors by title, in one colour
+    scale; the text can be read at half the size."""
+    height, width = image.shape[:2]
+    size = ERROR_PANEL, round(ERROR_PANEL * height / width)
+    text, gap = ERROR_PANEL // 16, ERROR_PANEL // 40
+    font, table = ImageFont.load_default(text), SMALL_TO_LARGE[128:].repeat(2, axis=0)
+    scale = Scale(table, 0.0, LARGEST_ERROR)
+    photograph = Image.fromarray(image).resize(size, Image.Resampling.LANCZOS)
+    panels = {counted(len(anchors), "measured point"): photograph}
+    for title, error in errors.items():
+        panels[title] = Image.fromarray(scale.colours(error)).resize(size, Image.Resampling.BOX)
+    sheet = Image.new("RGB", (len(panels) * (size[0] + gap) + gap, size[1] + 5 * text), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    for column, (title, panel) in enumerate(panels.items()):
+        x = gap + column * (size[0] + gap)
+        draw.text((x, text), title, INK, font, "lm")
+        sheet.paste(panel, (x, 2 * text))
+        for u, v in zip(anchors.u.tolist(), anchors.v.tolist(), strict=True):
+            place = (x + (u + 0.5) * size[0] / width, 2 * text + (v + 0.5) * size[1] / height)
+            draw.circle(place, gap * (0.6 if column == 0 else 0.35), "white", "black")
+    x, y = 2 * gap + size[0], size[1] + round(2.6 * text)
+    bar = Image.fromarray(table[None].repeat(text // 2, axis=0))
+    sheet.paste(bar.resize((size[0], text // 2)), (x, y))
+    for share in np.linspace(0, 1, 4):
+        label = f"{100 * share * LARGEST_ERROR:.0f} %" + (" or more" if share == 1 else "")
+        draw.text((x + share * size[0], y + text), label, INK, font, "lt" if share == 1 else "mt")
+    draw.text((x - gap, y + text // 4), "relative error", INK, font, "rm")
+    return sheet
 
 
 def with_numbers(

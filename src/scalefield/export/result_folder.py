@@ -121,6 +121,11 @@ def summary(recovery: Recovery[np.ndarray]) -> str:
     used = "no anchors"
     if report.anchors_given:
         used = f"{report.anchors_used} of {report.anchors_given} anchors used"
+    if count := len(report.measurements):
+        good = count - sum(m.code == "outlier" for m in report.measurements)
+        used = f"{good} of {count} measurements used" + (
+            f", {used}" if report.anchors_given else ""
+        )
     lines = [
         f"{report.method} on {source}: {used}",
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",

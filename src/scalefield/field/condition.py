@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -58,6 +58,11 @@ NOT_CONVERGED = (
     "the measurements contradict each other so much that the depth that fits them best was not "
     "found; check their values and pixels"
 )
+MOST_WITH_SURVEY = 256
+"""Readings up to which a survey is conditioned on exactly, together with them."""
+LEAST_SITE = 0.1
+"""Precision of a survey's site, relative to that of its pixel without it, below which it is left
+out."""
 MOST_LOG = 30.0
 """Largest logarithm of a length that is reported."""
 SURVEY_GROSS_LOG_ERROR = 1.6
@@ -101,6 +106,8 @@ class FieldPosterior:
     """Posterior of the shift of an affine-invariant map."""
     survey: Survey | None = None
     """Measurements of other kinds than readings; their rows come after those of the readings."""
+    surveyed: FieldPosterior | None = None
+    """The posterior of a part of many readings from which the survey became readings."""
     converged: bool = True
     """Whether the depths that fit the survey best were found."""
 
@@ -181,9 +188,7 @@ class FieldPosterior:
             reason, found = "contradicted by the others", marked(self.outliers.rejected)
             rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
             warnings = self.outliers.warnings(anchors, marked)
-            warnings += survey_warnings(self.survey_report())
-        if not self.converged:
-            warnings += (Warning("measurements_not_converged", NOT_CONVERGED),)
+        warnings += survey_warnings(self.surveyed or self)
         if self.shift is not None and self.image.shift_prior is not None:
             warnings += shift_warnings(self.shift, self.image.shift_prior)
         return rejected, warnings
@@ -225,6 +230,8 @@ class FieldPosterior:
 
     def survey_report(self) -> tuple[MeasurementReport, ...]:
         """What the others say of each measurement of the survey."""
+        if self.surveyed is not None:
+            return self.surveyed.survey_report()
         if self.survey is None:
             return ()
         n = len(self.fit.observations.y) - len(self.survey.owner)
@@ -331,6 +338,9 @@ def condition(
     `robust`: whether outliers are looked for. `editor` keeps what an edit of the measurements does
     not change. With a `lattice` no shape depends on the measurements and nothing waits for a GPU.
     """
+    if survey is not None and len(readings.rows) > MOST_WITH_SURVEY:
+        options: dict[str, Any] = {"prior": prior, "robust": robust, "scale_prior": scale_prior}
+        return condition_on_sites(model, image, readings, survey, config=config, **options)
     config, prior, static = config or InferenceConfig(), prior or FieldPrior(), lattice is not None
     merged, group = readings.merged(static=static)
     given, converged = None if survey is None else SurveyReadings(merged, survey), True
@@ -401,7 +411,35 @@ def condition(
             memo=None if editor is None else editor.solutions,
         )  # fmt: skip
         fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")
-    return FieldPosterior(fitted, readings, group, noise, found, shift, survey, converged)
+    return FieldPosterior(fitted, readings, group, noise, found, shift, survey, converged=converged)
+
+
+def condition_on_sites(
+    model: FieldModel, image: ImageInputs, readings: Readings, survey: Survey, **options: Any
+) -> FieldPosterior:
+    """The field given many readings and a survey, which becomes readings at its pixels.
+
+    Given some of the readings, each has the target and the noise that change the mean and the
+    variance of its pixel as the survey does (a site of expectation propagation, Minka, 2001).
+    """
+    few = readings.thinned(MOST_WITH_SURVEY)
+    rows, columns = (torch.from_numpy(x).to(image.device) for x in survey.pixels)
+    moments, source = [], None
+    for each in (None, survey):
+        source = condition(model, image, few, survey=each, **options)
+        index = source.fit.observations.mask.nonzero()[:, 0]
+        mean, covariance = explain.conditional(
+            source.fit, source.image.pixels(rows, columns), index
+        )
+        log_depth = mean + source.image.mde_depth[rows, columns].double().log()
+        moments.append((log_depth, covariance.diagonal().clamp(min=TINY)))
+    (before, variance_before), (after, variance) = moments
+    precision = 1 / variance - 1 / variance_before
+    known = precision > LEAST_SITE / variance_before
+    target = (after / variance - before / variance_before) / precision
+    known_sites = (x[known] for x in (rows, columns, target, precision.rsqrt(), known))
+    both = Readings(*(torch.cat(pair) for pair in zip(readings, known_sites, strict=True)))
+    return dataclasses.replace(condition(model, image, both, **options), surveyed=source)
 
 
 def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> FieldFit:
@@ -421,13 +459,19 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     return dataclasses.replace(fitted, calibration=calibration)
 
 
-def survey_warnings(reports: tuple[MeasurementReport, ...]) -> tuple[Warning, ...]:
-    """A warning of each code about measurements that the others contradict."""
+def survey_warnings(posterior: FieldPosterior) -> tuple[Warning, ...]:
+    """Warnings about an assumed camera and measurements that the others contradict."""
+    if posterior.survey is None:
+        return ()
     texts = {
         "outlier": "not used, because the others contradict them",
         "downweighted": "used with less weight, because the others contradict them",
     }
-    warnings = []
+    warnings, reports = [], posterior.survey_report()
+    if assumed := posterior.survey.assumption:
+        warnings.append(Warning("camera_unknown", assumed))
+    if not posterior.converged:
+        warnings.append(Warning("measurements_not_converged", NOT_CONVERGED))
     for code, text in texts.items():
         if listed := [r for r in reports if r.code == code]:
             named = "; ".join(

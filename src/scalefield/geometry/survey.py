@@ -94,6 +94,17 @@ class Survey:
                 raise InputError(f"{m}: the camera images no ray at one of its pixels")
             m.check_view(rays)
 
+    @property
+    def assumption(self) -> str:
+        """What is assumed of a camera that measurements need and that is unknown."""
+        if self.focal_std == 0 or not any(m.needs_camera for m in self.measured):
+            return ""
+        return (
+            f"the camera is not known: a horizontal field of view of {ASSUMED_FOV_DEG:g}° is "
+            f"assumed, with a focal length uncertain by ±{100 * self.focal_std:.0f} %; give the "
+            "intrinsics or the field of view"
+        )
+
     @cached_property
     def pixels(self) -> tuple[Int64[np.ndarray, " m"], Int64[np.ndarray, " m"]]:
         """Rows and columns of the pixels of all measurements, one after another."""

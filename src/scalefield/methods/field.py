@@ -68,7 +68,9 @@ class Field(Method):
 
         def solve(anchors: Anchors) -> Recovery[Tensor]:
             if len(anchors) == 0 and survey is None:
-                return expected_recovery(self.load(), mde_output, image)
+                expected = expected_recovery(self.load(), mde_output, image)
+                learned = replace(self, scale_prior="learned")
+                return replace(expected, posterior=learned.condition(image, anchors))
             posterior = self.condition(image, anchors, survey=survey)
             recovery = posterior.recovery(mde_output, anchors)
             if survey is not None:

@@ -19,7 +19,6 @@ from scalefield.checks import input_warnings
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.field.condition import FieldPosterior, condition, expected_recovery
-from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kalman import rejections
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.observations import Readings
@@ -34,7 +33,7 @@ from scalefield.mde.own_maps import OwnMaps, RelativeDepth
 from scalefield.recovery import Recovery
 from scalefield.runtime.workers import map_frames
 from scalefield.scene.stereo import Matches, StereoConfig, match
-from scalefield.scene.ties import JointSystem, TieConfig, TiedPixels, Ties, find_ties
+from scalefield.scene.ties import JointSystem, TieConfig, TiedPixels, Ties, find_level, find_ties
 from scalefield.scene.view import Estimate, View, neighbours
 from scalefield.seeding import seeded_rng
 
@@ -154,6 +153,7 @@ class Scene:
         if not any(len(view.anchors) for view in self.views.values()) and not self.metres:
             raise InputError("no view of the scene has an anchor")
         self._map(self._alone, "alone", progress)
+        self._level(progress)
         self._map(self._match, "matched", progress)
         for i in range(self.config.rounds if self.config.ties else 0):
             self._join(i, progress)
@@ -177,8 +177,48 @@ class Scene:
         posterior = self._posterior(name, False)
         self._put("alone", name, **self._rendered(posterior))
 
+    def _level(self, progress: Callable[[str], object]) -> None:
+        """Give views without anchors the scale of their neighbours, from view to view.
+
+        The state of a view for which no scale stands out is what it was, without a reading.
+        """
+        config = self.config.ties
+        waiting = [name for name, view in self.views.items() if not len(view.anchors)]
+        if config is None or all(self._has("level", name) for name in waiting):
+            return
+        known = {name: self._state("alone", name) for name in self.views if name not in waiting}
+        found = True
+        while found:
+            found = False
+            for name in list(waiting):
+                estimate = self._state("alone", name)
+                near = neighbours(name, self.views, estimate, 2 * config.views)
+                others = {other: (self.views[other], known[other]) for other in near
+                          if other in known}  # fmt: skip
+                rng = seeded_rng(0, name)
+                change = find_level(self.views[name], estimate, others, config, rng)
+                if change is None:
+                    continue
+                level = Estimate(estimate.log_depth + np.float32(change), estimate.std)
+                row, column, log_depth, _ = self._expected_table(name)[0]
+                table = np.array([[row, column, log_depth + change, config.level_std]])
+                self._put("level", name, log_depth=level.log_depth, std=level.std, matches=table)
+                progress("level")
+                known[name], found = level, True
+                waiting.remove(name)
+        for name in waiting:
+            state = self._get("alone", name)
+            self._put("level", name, **state, matches=np.zeros((0, 4)))
+        self._posterior.cache_clear()
+
+    def _reliable(self, name: str) -> bool:
+        """Whether a view has anchors, the scale of its neighbours, or matches."""
+        anchors = len(self.views[name].anchors) > 0
+        return anchors or any(len(self._get(s, name)["matches"]) for s in ("level", "matched"))
+
     def _match(self, name: str) -> None:
-        estimate = self._state("alone", name)
+        level = self.config.ties is not None and not len(self.views[name].anchors)
+        estimate = self._state("level" if level else "alone", name)
         found = Matches.none()
         if (config := self.config.stereo) is not None:
             near = neighbours(name, self.views, estimate, config.views)
@@ -228,6 +268,7 @@ class Scene:
         config, estimate = self.config.ties, self._state(before, name)
         assert config is not None
         near = neighbours(name, self.views, estimate, config.views)
+        near = [other for other in near if self._reliable(name) and self._reliable(other)]
         others = {other: (self.views[other], self._state(before, other)) for other in near}
         rng = seeded_rng(index, name)
         return find_ties(self.views[name], estimate, others, config, rng)
@@ -303,12 +344,18 @@ class Scene:
             more = more._replace(mask=more.mask & output.valid[more.rows, more.columns])
             given = Readings(*map(torch.cat, zip(given, more, strict=True)))
         if not bool(given.mask.any()):
-            given = self._expected(image, output)
+            table = self._expected_table(name)
+            if self._has("level", name) and len(level := self._get("level", name)["matches"]):
+                table = level
+            expected = Matches.of(table)
+            given = readings(expected.rows, expected.columns, expected.log_depth, expected.sigma)
         return condition(model, image, given, robust=self.robust)
 
-    def _expected(self, image: ImageInputs, output: MDEOutput) -> Readings:
-        """The depth that is expected of such an image, as a reading at its median pixel; in a scene
-        of another unit, that of the anchors of the other views."""
+    def _expected_table(self, name: str) -> np.ndarray:
+        """The depth that is expected of such an image, as a reading at its median pixel: row,
+        column, log-depth, deviation. In a scene of another unit, that of the other anchors."""
+        output = self._output(name)
+        image = self._field.image_inputs(output)
         recovery = expected_recovery(self._field, output, image)
         assert recovery.std_log is not None
         level = torch.where(output.valid, image.log_depth.abs(), torch.inf)
@@ -318,8 +365,7 @@ class Scene:
         if not self.metres:
             depths = np.concatenate([view.anchors.depth_m for view in self.views.values()])
             log_depth, std = float(np.median(np.log(depths))), max(std, float(np.log(depths).std()))
-        pixel = (np.array([row]), np.array([column]))
-        return readings(*pixel, np.array([log_depth]), np.array([std]))
+        return np.array([[row, column, log_depth, std]])
 
     @property
     def _field(self) -> FieldModel:

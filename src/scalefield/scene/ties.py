@@ -51,6 +51,18 @@ class TieConfig:
     """How far the residual may be from linear in δ, as a share of the change of δ."""
     margin_px: int = 4
     """Distance from the border of the image."""
+    level_range: float = 1.2
+    """Largest change of the log-scale of a view without anchors that is tried."""
+    level_step: float = 0.04
+    """Step between the changes that are tried."""
+    level_error: float = 0.08
+    """Deviation of a residual at the right scale, in log-depth."""
+    level_share: float = 0.25
+    """Least agreement of the tie pixels at the best scale; 1 if all residuals are 0."""
+    level_contrast: float = 1.5
+    """Least ratio of that to the median over all scales."""
+    level_std: float = 0.12
+    """Standard deviation of the scale that is found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +87,7 @@ def find_ties(
     rng: np.random.Generator,
 ) -> Ties:
     """The ties from a view to its neighbours."""
-    slope = sum(np.abs(g) for g in np.gradient(estimate.log_depth))
-    flat = (config.most_slope - slope) * rng.uniform(0.5, 1, estimate.shape)
-    rows, columns = cells(flat, config.grid, config.margin_px)
+    rows, columns = tie_pixels(estimate, config, rng)
     log_depth = estimate.log_depth[rows, columns].astype(np.float64)
     std = estimate.std[rows, columns].astype(np.float64)
     step = np.clip(0.5 * std, 0.01, 0.1)
@@ -114,6 +124,55 @@ def find_ties(
         whole, real = np.zeros(0, np.int64), np.zeros(0)
         return Ties([], whole, whole, whole, whole, real, real)
     return Ties(names, *map(np.concatenate, zip(*found, strict=True)))
+
+
+def find_level(
+    view: View,
+    estimate: Estimate,
+    others: Mapping[str, tuple[View, Estimate]],
+    config: TieConfig,
+    rng: np.random.Generator,
+) -> float | None:
+    """The change of a view's log-scale at which most of its points lie on the surfaces that other
+    views see; None if no scale stands out.
+
+    Far from the right scale nearly all correspondences are wrong, so that ties would mislead; wrong
+    ones do not agree on a scale. Maximises mean exp(−r²/2ε²) · exp(−s²/2σ²) over s, with σ the
+    deviation of the view's own scale.
+    """
+    rows, columns = tie_pixels(estimate, config, rng)
+    if not len(rows):
+        return None
+    log_depth = estimate.log_depth[rows, columns].astype(np.float64)
+    count = round(config.level_range / config.level_step)
+    changes = config.level_step * np.arange(-count, count + 1)
+    depth = np.exp(log_depth + changes[:, None])
+    u, v = (np.broadcast_to(x.astype(np.float64), depth.shape) for x in (columns, rows))
+    points = view.world(u.ravel(), v.ravel(), depth.ravel())
+    agreement, seen = np.zeros(depth.shape), np.zeros(depth.shape)
+    for other, there in others.values():
+        x, y, z = other.project(points)
+        inside = there.inside(x, y, config.margin_px) & (z > 0)
+        x, y, z = (np.where(inside, values, 1.0) for values in (x, y, z))
+        residual = np.log(z) - bilinear(there.log_depth, x, y)
+        agree = np.where(inside, np.exp(-0.5 * (residual / config.level_error) ** 2), 0.0)
+        agreement += agree.reshape(depth.shape)
+        seen += inside.reshape(depth.shape)
+    visible = seen.sum(axis=1)
+    share = agreement.sum(axis=1) / np.maximum(visible, max(1.0, 0.5 * visible.max()))
+    std = float(np.median(estimate.std))
+    best = int(np.argmax(share * np.exp(-0.5 * (changes / std) ** 2)))
+    high = max(config.level_share, config.level_contrast * float(np.median(share)))
+    return float(changes[best]) if share[best] > high else None
+
+
+def tie_pixels(
+    estimate: Estimate, config: TieConfig, rng: np.random.Generator
+) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """Row and column of pixels spread over a view where its depth has little slope."""
+    slope = sum(np.abs(g) for g in np.gradient(estimate.log_depth))
+    flat = (config.most_slope - slope) * rng.uniform(0.5, 1, estimate.shape)
+    return cells(flat, config.grid, config.margin_px)
 
 
 @dataclass(frozen=True, eq=False)

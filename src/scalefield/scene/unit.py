@@ -29,7 +29,7 @@ NORMAL_90 = 1.645
 
 
 @dataclass(frozen=True)
-class Measurement:
+class SceneMeasurement:
     """One measurement in metres, as a line of a table has it."""
 
     image: str
@@ -65,7 +65,7 @@ class MetricScale:
         return low, high
 
 
-def read_measurements(path: Path) -> list[Measurement]:
+def read_measurements(path: Path) -> list[SceneMeasurement]:
     """The lines of a .csv with `image` and, by line, u, v, depth_m; or u, v, u2, v2, length_m; or
     other, distance_m between two cameras; and, where known, sigma_m."""
     table = csv.DictReader(io.StringIO(read_text(path)))
@@ -73,7 +73,7 @@ def read_measurements(path: Path) -> list[Measurement]:
     return [_measurement(path, i + 2, row) for i, row in enumerate(rows)]
 
 
-def _measurement(path: Path, line: int, row: dict[str, str]) -> Measurement:
+def _measurement(path: Path, line: int, row: dict[str, str]) -> SceneMeasurement:
     kinds = [kind for kind in FORMS if row.get(kind)]
     if len(kinds) != 1:
         raise FileError(path, f"line {line}: wanted one of {', '.join(FORMS)}")
@@ -94,14 +94,14 @@ def _measurement(path: Path, line: int, row: dict[str, str]) -> Measurement:
     sigma = number("sigma_m") / metres if row.get("sigma_m") else DEFAULT_SIGMA
     columns = FORMS[kinds[0]][1:]
     if kinds[0] == "distance_m":
-        return Measurement(row["image"], metres, sigma, other=row["other"])
+        return SceneMeasurement(row["image"], metres, sigma, other=row["other"])
     values = [number(name) for name in columns]
     pixels = tuple(zip(values[::2], values[1::2], strict=True))
-    return Measurement(row["image"], metres, sigma, pixels)
+    return SceneMeasurement(row["image"], metres, sigma, pixels)
 
 
 def metric_scale(
-    measurements: Sequence[Measurement],
+    measurements: Sequence[SceneMeasurement],
     views: Mapping[str, View],
     estimates: Mapping[str, Estimate],
 ) -> MetricScale:
@@ -142,7 +142,7 @@ def metric_scale(
 
 
 def _predicted(
-    each: Measurement, views: Mapping[str, View], estimate: Estimate | None
+    each: SceneMeasurement, views: Mapping[str, View], estimate: Estimate | None
 ) -> tuple[float, float]:
     """The measured length in the unit of the scene, and the deviation of its logarithm."""
     view = views[each.image]

@@ -69,7 +69,6 @@ export async function projectZip(page) {
     results.push({ name: "measurements.csv", bytes: new TextEncoder().encode(await page.measurementTable()) });
   return packProject(project, {
     photo: { name: project.name, bytes: await bytes(photo) },
-    depth: depth && project.depth ? { name: project.depth.name, bytes: await bytes(depth) } : null,
-    results,
+    depth: depth && project.depth ? { name: project.depth.name, bytes: await bytes(depth) } : null, results,
   });
 }

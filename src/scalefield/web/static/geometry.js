@@ -38,8 +38,7 @@ export function holdView(view, photo, stage) {
   const hold = (at, size, space, gap) =>
     size <= space ? Math.min(space - size, Math.max(0, at)) : Math.min(gap, Math.max(space - size - gap, at));
   return {
-    scale: view.scale,
-    x: hold(view.x, view.scale * photo.width, stage.width, fit.x),
+    scale: view.scale, x: hold(view.x, view.scale * photo.width, stage.width, fit.x),
     y: hold(view.y, view.scale * photo.height, stage.height, fit.y),
   };
 }

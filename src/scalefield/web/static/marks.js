@@ -78,14 +78,8 @@ function drawPlates(context, placed, about, first, size) {
     if (overlaps && !first.has(id)) continue;
     taken.push(box);
     plaque(
-      context,
-      plate,
-      left + width / 2,
-      y,
-      width,
-      suspect ? "#b3261e" : "rgb(255 255 255 / 93%)",
-      suspect ? "#fff" : "#1b1d22",
-      21,
+      context, plate, left + width / 2, y, width, suspect ? "#b3261e" : "rgb(255 255 255 / 93%)",
+      suspect ? "#fff" : "#1b1d22", 21,
     );
   }
 }
@@ -156,8 +150,7 @@ export function circle(context, x, y, r, fill, line = "", width = 0, halo = fals
     context.fill();
   }
   for (const [style, wide] of /** @type {[string, number][]} */ ([
-    [halo ? "rgb(0 0 0 / 55%)" : "", width + 2.5],
-    [line, width],
+    [halo ? "rgb(0 0 0 / 55%)" : "", width + 2.5], [line, width],
   ])) {
     if (!style) continue;
     context.strokeStyle = style;

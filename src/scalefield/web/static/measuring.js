@@ -57,11 +57,7 @@ export class Measuring {
     const { loaded, fov } = this.page,
       { result } = loaded ?? {};
     const version = [
-      loaded?.project.id,
-      result?.anchors,
-      result?.method,
-      JSON.stringify(result?.sent.known),
-      fov?.deg,
+      loaded?.project.id, result?.anchors, result?.method, JSON.stringify(result?.sent.known), fov?.deg,
       loaded?.session.revision,
     ];
     if (version.every((value, i) => value === this.version[i])) return;

@@ -14,15 +14,7 @@ import { Sessions } from "./sessions.js";
 import { Solving } from "./solving.js";
 import { Stage } from "./stage.js";
 import {
-  PLANES,
-  addAnchor,
-  changeAnchor,
-  changeMeasurement,
-  emptyWork,
-  givenOf,
-  hasScale,
-  movePoint,
-  removeAnchor,
+  PLANES, addAnchor, changeAnchor, changeMeasurement, emptyWork, givenOf, hasScale, movePoint, removeAnchor,
   removeMeasurement,
 } from "./state.js";
 import { Tools } from "./tools.js";
@@ -59,9 +51,7 @@ export class Page {
     /** @type {number | null} the anchor whose distance was set last */
     this.asked = null;
     this.sessions = new Sessions(
-      server,
-      (key) => store.get("photos", key),
-      (offline) => ($("offline").hidden = !offline),
+      server, (key) => store.get("photos", key), (offline) => ($("offline").hidden = !offline),
     );
     this.workspace = new Workspace(this);
     this.solving = new Solving(this);
@@ -256,9 +246,7 @@ export class Page {
       const ray = (/** @type {import("./state.js").Anchor} */ a) =>
         a.slant && fov ? rayLength(session, fov.deg, a) : 1;
       loaded.abouts = {
-        key,
-        anchors: this.work.anchors,
-        all: aboutAnchors(this.work.anchors, loaded.result, this.unit, colour, ray),
+        key, anchors: this.work.anchors, all: aboutAnchors(this.work.anchors, loaded.result, this.unit, colour, ray),
       };
     }
     return loaded.abouts.all[i];
@@ -272,16 +260,13 @@ export class Page {
       { anchors, measurements } = this.work,
       result = loaded?.result;
     const line = (/** @type {import("./measuring.js").Shape} */ shape, active = false) => ({
-      ...shape,
-      active,
-      ...measured(shape, this.measuring.estimate(shape), this.unit),
+      ...shape, active, ...measured(shape, this.measuring.estimate(shape), this.unit),
     });
     const suspects = result ? anchors.filter((a) => result.suspects.has(result.index.get(a.id) ?? -1)) : [];
     const lines = loaded ? measurements.map((m) => line(m)) : [];
     if (pending)
       lines.push({
-        ...line({ ...pending, points: [...pending.points, ...(cursor ? [cursor] : [])] }, true),
-        unsure: false,
+        ...line({ ...pending, points: [...pending.points, ...(cursor ? [cursor] : [])] }, true), unsure: false,
       });
     const first = new Set([pin?.id ?? -1, this.stage.hoveredAnchor ?? -1, ...suspects.map((a) => a.id)]);
     const about = (/** @type {number} */ i) => this.aboutAnchor(i);

@@ -35,9 +35,7 @@ export function showPanel(page) {
   for (const button of $("downloads").children) {
     const { file } = button.dataset;
     const usable = {
-      "annotated.png": page.view !== "basis",
-      "measurements.csv": work.measurements.length,
-      "anchors.csv": n,
+      "annotated.png": page.view !== "basis", "measurements.csv": work.measurements.length, "anchors.csv": n,
     };
     button.disabled = !(usable[/** @type {keyof typeof usable} */ (file)] ?? hasScale(work, project.settings.method));
   }
@@ -198,9 +196,7 @@ export function showCamera(page) {
   const { width, height } = session, wide = Math.max(width, height) > PANORAMA * Math.min(width, height);
   $("fov-panorama").hidden = !wide;
   const sources = {
-    EXIF: "Read from the photo's EXIF.",
-    sample: "Known for this sample.",
-    given: "Given by you.",
+    EXIF: "Read from the photo's EXIF.", sample: "Known for this sample.", given: "Given by you.",
     assumed: "Assumed, not measured: lengths across the photo may be off.",
   };
   setText(

@@ -22,8 +22,7 @@ export function packProject(project, { photo, depth, results }) {
   const saved = { format: FORMAT, version: VERSION, ...kept, photo: photoPath, depth: savedDepth };
   const text = (/** @type {string} */ words) => new TextEncoder().encode(words);
   const entries = [
-    { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) },
-    { name: photoPath, bytes: photo.bytes },
+    { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) }, { name: photoPath, bytes: photo.bytes },
     { name: "anchors.csv", bytes: text(writeAnchorTable(depthAnchors(project))) },
   ];
   if (depth && depthPath) entries.push({ name: depthPath, bytes: depth.bytes });
@@ -59,12 +58,7 @@ export async function unpackProject(bytes) {
   const { format, version, ...kept } = saved;
   const { path, ...depthFile } = saved.depth ?? {};
   const project = checked({
-    ...kept,
-    depth: depth && depthFile,
-    id: newId(),
-    photo: "",
-    thumbnail: null,
-    updated: Date.now(),
+    ...kept, depth: depth && depthFile, id: newId(), photo: "", thumbnail: null, updated: Date.now(),
   });
   return { project, photo, depth };
 }

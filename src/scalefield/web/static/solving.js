@@ -35,10 +35,7 @@ export class Solving {
     const { work, fov, shown } = this.page,
       known = method === "field" ? givenOf(work) : [];
     const anchors = depthAnchors(shown.project).map(({ u, v, depth_m, sigma_m }) => ({
-      u,
-      v,
-      depth_m,
-      ...(sigma_m && { sigma_m }),
+      u, v, depth_m, ...(sigma_m && { sigma_m }),
     }));
     const edit = { anchors, method, known, ...(fov && { fov_deg: fov.deg }) };
     const given = known.length ? work.measurements.filter(isGiven).map(({ id }) => id) : [];
@@ -89,9 +86,7 @@ export class Solving {
    *  @returns {Promise<import("./readings.js").Result>} */
   async recover({ method, items, given, edit, loaded }, size, signal) {
     const { header, maps } = await this.page.sessions.use(
-      loaded.project,
-      (id) => this.page.server.recover(id, { ...edit, size }, signal),
-      signal,
+      loaded.project, (id) => this.page.server.recover(id, { ...edit, size }, signal), signal,
     );
     const { session, logMde } = loaded,
       logScale = upsample(maps.log_scale, session);
@@ -119,9 +114,7 @@ export class Solving {
   async suggest({ loaded, edit: { anchors } }, signal) {
     try {
       const found = await this.page.sessions.use(
-        loaded.project,
-        (id) => this.page.server.suggest(id, { anchors }, signal),
-        signal,
+        loaded.project, (id) => this.page.server.suggest(id, { anchors }, signal), signal,
       );
       if (this.page.loaded !== loaded || !$("next").checked) return;
       this.suggestions = found;

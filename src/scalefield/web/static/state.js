@@ -80,8 +80,7 @@ export function movePoint(work, { id, point }, { u, v }) {
   if (point === null) return changeAnchor(work, id, { u, v });
   const points = (/** @type {Pixel[]} */ all) => all.map((p, i) => (i === point ? { u, v } : p));
   return {
-    ...work,
-    measurements: work.measurements.map((m) => (m.id === id ? { ...m, points: points(m.points) } : m)),
+    ...work, measurements: work.measurements.map((m) => (m.id === id ? { ...m, points: points(m.points) } : m)),
   };
 }
 
@@ -105,8 +104,7 @@ export const hasScale = ({ anchors, measurements }, method) =>
 
 /** @param {Work} work @param {number} id @returns {Work} */
 export const removeMeasurement = (work, id) => ({
-  ...work,
-  measurements: work.measurements.filter((m) => m.id !== id),
+  ...work, measurements: work.measurements.filter((m) => m.id !== id),
 });
 
 /** Steps back and forth over all projects of a tab, so that undo also returns to an earlier photo. */
@@ -151,9 +149,7 @@ export class History {
     /** @param {Step} step */
     const rename = (step) => ({ ...step, project: ids.get(step.project) ?? step.project });
     return new History({
-      past: this.past.map(rename),
-      present: this.present && rename(this.present),
-      future: this.future.map(rename),
+      past: this.past.map(rename), present: this.present && rename(this.present), future: this.future.map(rename),
     });
   }
 
