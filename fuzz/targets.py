@@ -352,6 +352,28 @@ def urbansyn() -> Files:
     }
 
 
+def ibims() -> Files:
+    """A frame of iBims-1 in its layout."""
+    from scipy.io import savemat
+
+    packed = io.BytesIO()
+    image = np.zeros((*SHAPE, 3), np.uint8)
+    savemat(packed, {"data": {"rgb": image, "depth": DEPTH_M.astype(float)}})
+    return {"imagelist.txt": b"a\n", "gt_depth/a.mat": packed.getvalue()}
+
+
+def void() -> Files:
+    """A frame of VOID in its layout."""
+    kinds = {"image": "1.png", "sparse_depth": "s.png", "ground_truth": "g.png",
+             "intrinsics": "K.txt"}  # fmt: skip
+    depth = encoded("PNG", (256 * DEPTH_M).astype(np.uint16))
+    return {
+        **{f"v/test_{kind}.txt": f"v/{file}\n".encode() for kind, file in kinds.items()},
+        "v/1.png": encoded("PNG"), "v/s.png": depth, "v/g.png": depth,
+        "v/K.txt": b"5 0 4\n0 5 3\n0 0 1\n",
+    }  # fmt: skip
+
+
 # ---- images, maps, videos ----------------------------------------------------------------------
 
 
@@ -716,6 +738,9 @@ TARGETS: tuple[Target, ...] = (
             is_frame),
     *beside("urbansyn", urbansyn, ["camera_metadata.json"], load_frame("urbansyn", "0001", 0),
             is_frame),
+    *beside("ibims", ibims, ["gt_depth/a.mat"], load_frame("ibims", "a", 1), is_frame),
+    *beside("void", void, ["v/test_image.txt", "v/test_sparse_depth.txt", "v/K.txt"],
+            load_frame("void", "v/1", 0), is_frame),
     *beside("generator", generator_files, ["config.json"], run_generator, is_gating),
     weights("generator", generator_files, run_generator, is_gating, share=1),
     *beside("lite", lite_files, ["config.json"], read_lite, always, share=0.1),

@@ -45,6 +45,10 @@ class RecoverCommand:
     several images, a folder of such files by the images' names; by default NAME.anchors.csv (.npz,
     .png) beside each image. For a video, a folder of files by frame number (000012.csv), or one
     file with the anchors of the first frame."""
+    measurements: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Lengths, slant distances, heights, planes and others: .csv with the header
+    kind,value,u,v,u2,v2. Without a camera the focal length of the file's EXIF is taken, and without
+    that it is uncertain."""
     relative: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     device: str = "cpu"
     """Device of the estimator, for example cpu, cuda or cuda:1."""
@@ -110,7 +114,7 @@ class RecoverCommand:
                 progress.set_description_str(name)
                 progress.update()
 
-            given = (path, self.anchors, self.relative.depth)
+            given = (path, self.anchors, self.measurements, self.relative.depth)
             names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*given, self.labels])
             require_files(given)
@@ -140,12 +144,23 @@ class RecoverCommand:
             )
         check_camera_flags(self.intrinsics, self.fov_deg)
         for name in self.formats:
-            if FORMATS[name].needs_camera and self.intrinsics is None and self.fov_deg is None:
+            if FORMATS[name].needs_camera and not self.knows_camera:
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
         check_formats(self.formats)  # before minutes of work
         check_counts(self, "max_points", "limit", "every")
         if self.png_units is not None and not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
+
+    @property
+    def knows_camera(self) -> bool:
+        """Whether a flag or the EXIF of every image has the camera."""
+        if self.intrinsics is not None or self.fov_deg is not None:
+            return True
+        from scalefield.geometry.exif import photo_fov_deg
+        from scalefield.io import IMAGE_SUFFIXES
+
+        photos = all(p.is_file() and p.suffix.lower() in IMAGE_SUFFIXES for p in self.image)
+        return photos and all(photo_fov_deg(path) is not None for path in self.image)
 
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from scalefield.anchors import Anchors
     from scalefield.commands.recover import RecoverCommand
+    from scalefield.geometry.survey import Survey
     from scalefield.io.videos import VideoFrame
     from scalefield.recovery import Recovery
 
-Solver = Callable[["np.ndarray", "Anchors", str], "Recovery"]
-"""Called with an image, its anchors and its key."""
+Solver = Callable[["np.ndarray", "Anchors", "Survey | None", str], "Recovery"]
+"""Called with an image, its anchors, its other measurements and its name."""
 Step = Callable[[str], None]
 """Called with the name of a step when it begins, to show the progress."""
 
@@ -126,7 +127,7 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     from scalefield.io import write_atomic
     from scalefield.runtime.progress import progress
 
-    anchors_of = anchor_finder(command, source)
+    anchors_of = anchor_finder(command.anchors, source)
     solve = make_solver(command, [item.key for item in source.images], stream=stream)
     records: list[dict[str, Any]] = []
     items = islice(_every_nth(source, command.every), command.limit)
@@ -167,6 +168,8 @@ def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> 
             f"a stream is recovered by `field`, not by {command.method}; --stream off recovers "
             "each frame alone"
         )
+    if command.measurements is not None:
+        raise InputError("--measurements are those of one image; several are given")
     if command.anchors is not None and not command.anchors.exists():
         raise InputError(f"{command.anchors}: no such file or folder")
     if command.anchors is not None and not command.anchors.is_dir() and not stream:
@@ -206,9 +209,8 @@ def _count(source: Source, command: RecoverCommand) -> int | None:
     return total if command.limit is None else min(total, command.limit)
 
 
-def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], Path | None]:
+def anchor_finder(given: Path | None, source: Source) -> Callable[[Item], Path | None]:
     """A function from an image or frame to its file of anchors, which is None if it has none."""
-    given = command.anchors
     if given is None:
         return lambda item: None if item.frame is not None else _beside(item.path)
     if not given.is_dir():  # the anchors of the first frame of a stream
@@ -264,12 +266,14 @@ def make_solver(
     step("estimating relative depth")
     relative = command.relative.source(names).load(command.device)
 
-    def solve(image: np.ndarray, anchors: Anchors, key: str) -> Recovery:
+    def solve(image: np.ndarray, anchors: Anchors, survey: Survey | None, key: str) -> Recovery:
         mde_output = relative(image, key)
         step("recovering")
         if stream:
             return replace(following(mde_output, anchors), image=image)
-        return recover_from(mde_output, anchors, method, image=image, leave_one_out=True)
+        return recover_from(
+            mde_output, anchors, method, image=image, survey=survey, leave_one_out=True
+        )
 
     return solve
 
@@ -290,11 +294,17 @@ def recover_item(
     """
     from scalefield.export.result_folder import write_outputs
     from scalefield.geometry.camera import find_camera
+    from scalefield.geometry.exif import choose_camera
+    from scalefield.geometry.survey import with_measurements
+    from scalefield.measurements import measurements
 
     image, anchors = item.read(), read_anchors(file, command.anchor_units)
     place(anchors, image, item)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
-    recovery = solver()(image, anchors, item.key).numpy()
+    if camera is None and item.frame is None:
+        camera = choose_camera(None, None, image.shape[:2], item.path)
+    given = with_measurements(anchors, measurements(command.measurements), image.shape[:2], camera)
+    recovery = solver()(image, *given, item.key).numpy()
     step("writing")
     overflow = write_outputs(
         folder,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw
 
+from scalefield.errors import counted
 from scalefield.export.preview import (
     CERTAIN_TO_UNCERTAIN,
     INK,
@@ -70,7 +71,8 @@ def draw_explanation(explanation: Explanation) -> Image.Image:
         scale = Scale(CERTAIN_TO_UNCERTAIN, 0.0, max(float(g.max()) for g in gates.values()))
         panels.append(sheet.panel(scale.colours(gate), f"gate of {name}", scale))
     others = [name for name in explanation.parts if name not in shown]
-    notes = [f"{100 * sum(explanation.shares[n] for n in others):.0f} % in {len(others)} others"]
+    share = 100 * sum(explanation.shares[name] for name in others)
+    notes = [f"{share:.0f} % in {counted(len(others), 'other part')}"]
     if spectrum is not None:
         panels.append(Panel(_spectrum(sheet, spectrum.eigenvalues, spectrum.energy), "spectrum"))
         notes.append(

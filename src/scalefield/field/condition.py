@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -54,14 +54,29 @@ ScalePrior = Literal["none", "learned"]
 
 UNDETERMINED_SHARE = 0.8
 """Share of the prior's standard deviation above which the shift counts as not determined."""
+NOT_CONVERGED = (
+    "the measurements contradict each other so much that the depth that fits them best was not "
+    "found; check their values and pixels"
+)
+MOST_WITH_SURVEY = 256
+"""Readings up to which a survey is conditioned on exactly, together with them."""
+LEAST_SITE = 0.1
+"""Precision of a survey's site, relative to that of its pixel without it, below which it is left
+out."""
 MOST_LOG = 30.0
 """Largest logarithm of a length that is reported."""
+SURVEY_GROSS_LOG_ERROR = 1.6
+"""`OutlierConfig.gross_log_error` of a survey: a factor of 5, because the relative depth errs more
+along a length than at a pixel."""
 SURVEY_ROUNDS = 2
 """Times that the rows of a survey are linearised at the mode without the outliers found before."""
 PRIOR_STD_CELLS = 80
 """Cells along the longer side at which the prior standard deviation is computed."""
 ONE_THREAD_PIXELS = 1 << 20
 """Images with more pixels use torch's own threads beside those of `runtime.threads`."""
+MAX_FACTOR = 3.0
+"""Largest calibration factor of an image: one anchor that nothing explains is no reason to doubt
+the measured pixels."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,10 @@ class FieldPosterior:
     """Posterior of the shift of an affine-invariant map."""
     survey: Survey | None = None
     """Measurements of other kinds than readings; their rows come after those of the readings."""
+    surveyed: FieldPosterior | None = None
+    """The posterior of a part of many readings from which the survey became readings."""
+    converged: bool = True
+    """Whether the depths that fit the survey best were found."""
 
     @property
     def image(self) -> ImageInputs:
@@ -169,7 +188,7 @@ class FieldPosterior:
             reason, found = "contradicted by the others", marked(self.outliers.rejected)
             rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
             warnings = self.outliers.warnings(anchors, marked)
-            warnings += survey_warnings(self.survey_report())
+        warnings += survey_warnings(self.surveyed or self)
         if self.shift is not None and self.image.shift_prior is not None:
             warnings += shift_warnings(self.shift, self.image.shift_prior)
         return rejected, warnings
@@ -211,6 +230,8 @@ class FieldPosterior:
 
     def survey_report(self) -> tuple[MeasurementReport, ...]:
         """What the others say of each measurement of the survey."""
+        if self.surveyed is not None:
+            return self.surveyed.survey_report()
         if self.survey is None:
             return ()
         n = len(self.fit.observations.y) - len(self.survey.owner)
@@ -248,6 +269,27 @@ class FieldPosterior:
             return ()
         (residual, _), used = self.leave_one_out(), self.marked(mask)
         return tuple((-residual[used[used < count]]).tolist())
+
+    def held_out_log(
+        self, fold: Int64[np.ndarray, " n"], most: int = 128
+    ) -> Float64[np.ndarray, " h"]:
+        """log D̂ − log depth at used measurements, at most so many, D̂ predicted by those of other
+        folds. With more measurements than a block holds, the linear part stays that of all."""
+        observed, config = self.fit.observations, self.fit.config
+        folds = torch.zeros_like(observed.mask, dtype=torch.long)
+        folds[self.group] = torch.from_numpy(fold).to(folds.device)
+        used = observed.mask.nonzero()[:, 0]
+        tested = used[:: 1 + (len(used) - 1) // most]
+        uv = self.image.pixel_uv(observed.inputs.position).round().long()
+        few, predicted = len(used) <= config.block_size, torch.zeros_like(observed.y)
+        for k in folds[tested].unique():
+            rest = observed._replace(mask=observed.mask & (folds != k))
+            out = tested[folds[tested] == k]
+            fitted = dataclasses.replace(self.fit, observations=rest)
+            if few:
+                fitted = fit(self.fit.kernel, self.image, rest, config)
+            predicted[out] = fitted.predict(uv[out, 1], uv[out, 0])[0].to(predicted.dtype)
+        return (predicted - observed.y)[tested].cpu().numpy()
 
     def recovery(
         self,
@@ -296,12 +338,16 @@ def condition(
     `robust`: whether outliers are looked for. `editor` keeps what an edit of the measurements does
     not change. With a `lattice` no shape depends on the measurements and nothing waits for a GPU.
     """
+    if survey is not None and len(readings.rows) > MOST_WITH_SURVEY:
+        options: dict[str, Any] = {"prior": prior, "robust": robust, "scale_prior": scale_prior}
+        return condition_on_sites(model, image, readings, survey, config=config, **options)
     config, prior, static = config or InferenceConfig(), prior or FieldPrior(), lattice is not None
     merged, group = readings.merged(static=static)
-    given = None if survey is None else SurveyReadings(merged, survey)
+    given, converged = None if survey is None else SurveyReadings(merged, survey), True
     if given is not None:  # every pixel sees all of them
         size = max(config.block_size, given.count)
-        config = dataclasses.replace(config, block_size=size, neighbours=size)
+        search = dataclasses.replace(config.outliers, gross_log_error=SURVEY_GROSS_LOG_ERROR)
+        config = dataclasses.replace(config, block_size=size, neighbours=size, outliers=search)
         if not given.fixes_scale:
             scale_prior = "learned"
 
@@ -321,14 +367,15 @@ def condition(
 
     def observe(image: ImageInputs, most: int | None = None) -> Observations:
         """What the Gaussian process sees of the measurements, or of at most so many."""
+        nonlocal converged
         if given is None:
             return image.observe(merged if most is None else merged.thinned(most))
-        observed = given.observe(image)
+        observed, _ = given.observe(image)
         for _ in range(SURVEY_ROUNDS):
             found = outliers_of(observed, split(observed))
             used = observed if found is None else found.apply(observed)
             kernel = kernel_of_image(model.kernel, used, model.error_scales, config.block_size)
-            observed = given.observe(image, kernel, used)
+            observed, converged = given.observe(image, kernel, used)
         return observed
 
     with one_thread():  # small matrices
@@ -364,7 +411,35 @@ def condition(
             memo=None if editor is None else editor.solutions,
         )  # fmt: skip
         fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")
-    return FieldPosterior(fitted, readings, group, noise, found, shift, survey)
+    return FieldPosterior(fitted, readings, group, noise, found, shift, survey, converged=converged)
+
+
+def condition_on_sites(
+    model: FieldModel, image: ImageInputs, readings: Readings, survey: Survey, **options: Any
+) -> FieldPosterior:
+    """The field given many readings and a survey, which becomes readings at its pixels.
+
+    Given some of the readings, each has the target and the noise that change the mean and the
+    variance of its pixel as the survey does (a site of expectation propagation, Minka, 2001).
+    """
+    few = readings.thinned(MOST_WITH_SURVEY)
+    rows, columns = (torch.from_numpy(x).to(image.device) for x in survey.pixels)
+    moments, source = [], None
+    for each in (None, survey):
+        source = condition(model, image, few, survey=each, **options)
+        index = source.fit.observations.mask.nonzero()[:, 0]
+        mean, covariance = explain.conditional(
+            source.fit, source.image.pixels(rows, columns), index
+        )
+        log_depth = mean + source.image.mde_depth[rows, columns].double().log()
+        moments.append((log_depth, covariance.diagonal().clamp(min=TINY)))
+    (before, variance_before), (after, variance) = moments
+    precision = 1 / variance - 1 / variance_before
+    known = precision > LEAST_SITE / variance_before
+    target = (after / variance - before / variance_before) / precision
+    known_sites = (x[known] for x in (rows, columns, target, precision.rsqrt(), known))
+    both = Readings(*(torch.cat(pair) for pair in zip(readings, known_sites, strict=True)))
+    return dataclasses.replace(condition(model, image, both, **options), surveyed=source)
 
 
 def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> FieldFit:
@@ -375,7 +450,7 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     total = sum_abs_z(linear.loo_residual, loo_std)
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
-    factor = factor * n.clamp(min=1).double() ** -model.std_decay
+    factor = factor.clamp(max=MAX_FACTOR) * n.clamp(min=1).double() ** -model.std_decay
     prior = fitted.kernel.prior_variance(fitted.features).clamp(min=TINY)
     remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
     calibration = Calibration(
@@ -384,13 +459,19 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     return dataclasses.replace(fitted, calibration=calibration)
 
 
-def survey_warnings(reports: tuple[MeasurementReport, ...]) -> tuple[Warning, ...]:
-    """A warning of each code about measurements that the others contradict."""
+def survey_warnings(posterior: FieldPosterior) -> tuple[Warning, ...]:
+    """Warnings about an assumed camera and measurements that the others contradict."""
+    if posterior.survey is None:
+        return ()
     texts = {
         "outlier": "not used, because the others contradict them",
         "downweighted": "used with less weight, because the others contradict them",
     }
-    warnings = []
+    warnings, reports = [], posterior.survey_report()
+    if assumed := posterior.survey.assumption:
+        warnings.append(Warning("camera_unknown", assumed))
+    if not posterior.converged:
+        warnings.append(Warning("measurements_not_converged", NOT_CONVERGED))
     for code, text in texts.items():
         if listed := [r for r in reports if r.code == code]:
             named = "; ".join(
@@ -432,7 +513,7 @@ def expected_recovery(
     log_scale = mean + (maps.expected_log_depth[0] - image.log_depth_median)
     cells = grid_shape(*shape, PRIOR_STD_CELLS)
     inputs, _ = image.cells(cells)
-    variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
+    variance = model.prior_kernel.variance(inputs) - model.kernel.constant_std**2
     variance = model.scale_prior_std**2 + model.std_scale**2 * variance
     std_log = upsample(variance.sqrt().float().reshape(1, 1, *cells), shape)[0, 0]
     factor = math.exp(float(std_log.median()))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from scalefield.errors import Notice
 from scalefield.field.gauss_newton import LinearRows, MeasuredRows, find_mode, pseudo_targets
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, SumInputs
@@ -18,10 +16,6 @@ from scalefield.geometry.survey import CAMERA_NUMBERS, Survey
 
 LEFT_OUT = 1e6
 """Noise of rows that are left out."""
-NOT_CONVERGED = (
-    "the measurements contradict each other so much that no depth was found that fits them best; "
-    "check their values and pixels"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +65,16 @@ class SurveyReadings:
 
     def observe(
         self, image: ImageInputs, kernel: Kernel | None = None, used: Observations | None = None
-    ) -> Observations:
-        """Linear rows at the median scale; with a kernel, at the mode given the rows in use, with
-        the noise that they have there."""
+    ) -> tuple[Observations, bool]:
+        """Linear rows at the median scale; with a kernel, at the mode given the rows in use with
+        their noise; and whether that was found."""
         n, device, measured = len(self.readings.rows), image.device, self.measured()
         pixels = image.pixels(*self.pixels)
         m = len(pixels)
         known = torch.cat([self.readings.mask.cpu(), torch.ones(self.count - n, dtype=torch.bool)])
         in_use = known if used is None else used.mask.cpu()
         relative = (pixels.log_depth + image.log_depth_median + pixels.mean).cpu()
-        u = relative.new_zeros(m + CAMERA_NUMBERS)
+        u, converged = relative.new_zeros(m + CAMERA_NUMBERS), True
         offset = self.offset(image, self.rows(relative, u[m:]), measured, in_use)
 
         def rows(u: Float64[Tensor, " u"]) -> LinearRows:
@@ -92,14 +86,13 @@ class SurveyReadings:
             camera = torch.eye(CAMERA_NUMBERS, dtype=torch.float64)
             covariance = torch.block_diag(kernel(pixels, pixels).cpu(), camera)
             u, converged = find_mode(covariance, rows, measured._replace(noise=noise))
-            if not converged:
-                warnings.warn(NOT_CONVERGED, Notice, stacklevel=2)
         at = rows(u)
         target, noise = pseudo_targets(at, u, measured)
         weights, camera = at.jacobian[:, :m], at.jacobian[:, m:]
         y = target + weights @ (offset + pixels.mean.cpu())
         inputs = SumInputs(pixels, weights.to(device), camera.to(device))
-        return Observations(inputs, y.to(device), noise.to(device), known.to(device))
+        observed = Observations(inputs, y.to(device), noise.to(device), known.to(device))
+        return observed, converged
 
     def offset(
         self, image: ImageInputs, at: LinearRows, measured: MeasuredRows, in_use: Bool[Tensor, " n"]

@@ -42,7 +42,7 @@ TINY = 1e-12
 """Least prior variance, where a kernel has no stationary part."""
 CHUNK_NODES = 1024
 """Local systems that one thread of a processor solves at once."""
-CHUNK_PIXELS = 1 << 14
+CHUNK_PIXELS = 20 << 10
 """Pixels that one thread of a processor evaluates at once: their covariances with a few dozen
 anchors stay in its cache."""
 CUDA_PIXELS = 3 << 16
@@ -76,7 +76,7 @@ class Calibration(NamedTuple):
         if not isinstance(self.factor, Tensor):
             return self.learned * self.factor * variance.sqrt()
         remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
-        weight = (self.remaining / remaining).clamp(max=1).square()
+        weight = (self.remaining / remaining).clamp(max=1)
         log_factor = self.factor.log()
         log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
         return self.learned * variance.sqrt() * log_factor.exp()
@@ -154,14 +154,15 @@ class FieldFit:
 
     def blended(
         self, systems: LocalSystems, *, linear: bool
-    ) -> Callable[[KernelInputs, Window], Float[Tensor, "r_2 h w"]]:
+    ) -> Callable[[Window], Float[Tensor, "r_2 h w"]]:
         """A function that returns `cell_sums` at the pixels of a window, with or without the linear
         part of E[ℓ] in the first row."""
         sums = self.cell_sums(systems)
 
-        def evaluate(inputs: KernelInputs, window: Window) -> Float[Tensor, "r_2 h w"]:
-            maps = sums(window.cells.flatten(), self.tiles(inputs, window))
-            maps = self.lattice.image(maps, window)
+        def evaluate(window: Window) -> Float[Tensor, "r_2 h w"]:
+            inputs = self.image.window(window.rows, window.columns)
+            pixels = self.lattice.features(self.kernel.features(inputs), window)
+            maps = self.lattice.image(sums(window.cells.flatten(), pixels), window)
             if linear:
                 maps[0] += self.linear_mean(inputs).unflatten(0, window.shape)
             return maps
@@ -209,19 +210,21 @@ class FieldFit:
             anchors = TermFeatures(*(x[None] for x in anchors.pixels))
         single = TermFeatures(*(x.float() for x in anchors))
 
-        def evaluate(inputs: KernelInputs, window: Window) -> Float[Tensor, "4 h w"]:
-            pixels = self.tiles(inputs, window)
-            repeated = TermFeatures(*(x.expand(len(pixels.z), *x.shape[1:]) for x in single))
+        def evaluate(window: Window) -> Float[Tensor, "4 h w"]:
+            inputs = self.image.window(window.rows, window.columns)
+            own, pixels = kernel.linear_features(inputs).mT, kernel.features(inputs)
+            mean = linear.offset.float() + inputs.mean + linear.weights.float() @ own
+            pixels = self.lattice.features(pixels, window)
+            own = self.lattice.tiles((root.mT @ own).unflatten(1, window.shape))
+            repeated = TermFeatures(*(x.expand(len(own), *x.shape[1:]) for x in single))
             cross = kernel.covariance(repeated, pixels)
             white = whitening @ cross
             prior = pixels.amplitude.square().sum(dim=-1)
             variance = prior - white.square().sum(dim=1)
             # √Cov[θ] (H(x) − Σᵢ smootherᵢ H(aᵢ))
-            own = (root.mT @ kernel.linear_features(inputs).mT).unflatten(1, window.shape)
-            own = self.lattice.tiles(own).sub_(H.mT @ white)
-            total = variance + own.square_().sum(dim=1)
+            total = variance + own.sub_(H.mT @ white).square_().sum(dim=1)
             maps = self.lattice.image(torch.stack([alpha @ cross, total, variance, prior]), window)
-            maps[0] += self.linear_mean(inputs).unflatten(0, window.shape)
+            maps[0] += mean.unflatten(0, window.shape)
             return maps
 
         mean, total, variance, prior = self.map_windows(evaluate)
@@ -230,7 +233,7 @@ class FieldFit:
         return RenderedField(mean, std.float(), 1 - (variance / prior.clamp(min=TINY)).clamp(0, 1))
 
     def map_windows(
-        self, function: Callable[[KernelInputs, Window], Float[Tensor, "r h w"]]
+        self, function: Callable[[Window], Float[Tensor, "r h w"]]
     ) -> Float[Tensor, "r h w"]:
         """The images of what a function returns of the pixels of windows."""
         parts = self.of_windows(function, self.lattice.windows(self.pixels_at_once))
@@ -248,24 +251,16 @@ class FieldFit:
 
     def of_windows(
         self,
-        function: Callable[[KernelInputs, Window], Float[Tensor, "r h w"]],
+        function: Callable[[Window], Float[Tensor, "r h w"]],
         windows: Sequence[Window],
     ) -> list[tuple[Window, Float[Tensor, "r h w"]]]:
         """What a function returns of the pixels of windows, on several threads of a processor."""
 
-        def evaluate(window: Window) -> tuple[Window, Float[Tensor, "r h w"]]:
-            return window, function(self.image.window(window.rows, window.columns), window)
-
         if self.image.device.type == "cuda":
-            return [evaluate(window) for window in windows]
-        return map_threads(evaluate, [(window,) for window in windows])
-
-    def tiles(self, inputs: KernelInputs, window: Window) -> TermFeatures:
-        """The features of a window's pixels, by cell."""
-        maps = (x.movedim(0, -1) for x in self.kernel.features(inputs))
-        z, amplitude = (x.unflatten(-1, window.shape) for x in maps)
-        tiled = self.lattice.tiles(z.flatten(0, 1)).unflatten(1, z.shape[:2])
-        return TermFeatures(tiled.movedim(-1, 1), self.lattice.tiles(amplitude).mT)
+            parts = [function(window) for window in windows]
+        else:
+            parts = map_threads(function, [(window,) for window in windows])
+        return list(zip(windows, parts, strict=True))
 
     def linear_mean(self, inputs: Inputs) -> Float[Tensor, " m"]:
         """E[ℓ] at pixels without its stationary part."""

@@ -94,6 +94,17 @@ class Survey:
                 raise InputError(f"{m}: the camera images no ray at one of its pixels")
             m.check_view(rays)
 
+    @property
+    def assumption(self) -> str:
+        """What is assumed of a camera that measurements need and that is unknown."""
+        if self.focal_std == 0 or not any(m.needs_camera for m in self.measured):
+            return ""
+        return (
+            f"the camera is not known: a horizontal field of view of {ASSUMED_FOV_DEG:g}° is "
+            f"assumed, with a focal length uncertain by ±{100 * self.focal_std:.0f} %; give the "
+            "intrinsics or the field of view"
+        )
+
     @cached_property
     def pixels(self) -> tuple[Int64[np.ndarray, " m"], Int64[np.ndarray, " m"]]:
         """Rows and columns of the pixels of all measurements, one after another."""
@@ -211,6 +222,16 @@ def split_depths(
         [(m.u, m.v, m.value_m, math.nan if m.sigma_m is None else m.sigma_m) for m in simple], float
     ).T
     return Anchors(u, v, value / ray, sigma / ray), others
+
+
+def with_measurements(
+    anchors: Anchors, measured: Sequence[Measurement], shape: tuple[int, int], camera: Camera | None
+) -> tuple[Anchors, Survey | None]:
+    """The anchors with the measurements that are depths, and a survey of the others."""
+    if questions := [m for m in measured if m.is_question]:
+        raise InputError(f"{questions[0]} has no value")
+    depths, others = split_depths(measured, shape, camera)
+    return anchors.joined(depths), Survey.of(others, shape, camera) if others else None
 
 
 def read(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from scalefield.geometry.camera import Camera
 from scalefield.geometry.survey import CAMERA_NUMBERS, Survey
 from scalefield.mde import MDEOutput
 from scalefield.measurements import Measurement, measurement
-from scalefield.recovery import Recovery, depth_limits
+from scalefield.recovery import Recovery, depth_limits, interval_factor
 from scalefield.web.edits import PAGE_KINDS, Conditioned, Edit, full_recovery, numbers
 from scalefield.web.sessions import Session
 from scalefield.web.uploads import Limits
@@ -107,7 +106,7 @@ def measure(session: Session, question: Question) -> dict[str, Any]:
     depth_m, std_log = depths.at(question.points) if some else (np.zeros(0), None)
     answer = {"depth_m": depth_m}
     if std_log is not None:
-        reach = np.exp(NormalDist().inv_cdf((1 + LEVEL) / 2) * std_log)
+        reach = np.exp(interval_factor(LEVEL) * std_log)
         answer |= {"low_m": depth_m / reach, "high_m": depth_m * reach, "std_log": std_log}
     return {
         **{name: json_numbers(values) for name, values in answer.items()},
