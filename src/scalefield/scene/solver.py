@@ -29,7 +29,7 @@ from scalefield.io import read_npz, write_npz
 from scalefield.mde import MDE
 from scalefield.mde.cache import MDECache
 from scalefield.mde.output import MDEOutput
-from scalefield.mde.own_maps import OwnMaps, RelativeDepth
+from scalefield.mde.own_maps import RelativeDepth
 from scalefield.recovery import Recovery
 from scalefield.runtime.workers import map_frames
 from scalefield.scene.stereo import Matches, StereoConfig, match
