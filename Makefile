@@ -12,7 +12,7 @@ SOURCES := pyproject.toml constraints-cpu.txt
 
 SCENES ?= 400
 
-.PHONY: audit bench scenes demo docs fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
+.PHONY: audit bench scenes demo dist docs fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
@@ -26,7 +26,7 @@ soak: results-soak  ## thousands of calls and requests, checked for lost memory 
 # results/README.md says how long each takes. LIMIT=2 takes only so many frames, and less of all else,
 # and writes to out/limited. An evaluation that was interrupted goes on at the same commit.
 EVALUATED := places places-fastdepth strong strong-affine places-affine-lite places-affine-fastdepth comparison
-MEASURED := field reliability bench lidar page labelling fuzz soak lowest
+MEASURED := field reliability bench lidar scenes page labelling fuzz soak lowest
 RECORDS := $(if $(LIMIT),out/limited,results)
 RUNS := out/runs/$(or $(LIMIT),all)-$(shell git rev-parse --short HEAD 2> /dev/null)
 MEASURE := nice -n 10 $(BIN)/python -m
@@ -70,6 +70,10 @@ results-bench: .venv/.dev
 results-lidar: .venv/.dev
 	$(MEASURE) benchmarks.lidar --out $(RECORDS)/lidar $(if $(LIMIT),--repeats $(LIMIT))
 
+results-scenes: .venv/.dev
+	$(MEASURE) benchmarks.scenes --sequences $(if $(LIMIT),$(LIMIT),8) \
+	  $(if $(ROOMS),--rooms "$(ROOMS)") $(if $(LIMIT),--limit $(LIMIT)) --out $(RECORDS)/scenes
+
 results-page: .venv/.dev
 	$(MEASURE) benchmarks.page --out $(RECORDS)/page $(if $(LIMIT),--edits $(LIMIT))
 
@@ -87,8 +91,10 @@ results-soak: .venv/.dev
 docs: .venv/.dev  ## the documentation as a site: out/site
 	$(BIN)/python -m mkdocs build --strict
 
-picture: demo  ## the README's picture
-	cp $(OUT)/preview.png docs/room.png
+picture: .venv/.core  ## the pictures of the README and of the first page of docs/
+	for n in 1 6 15; do $(BIN)/scalefield demo --points $$n --out $(OUT)/$$n > $(OUT)-$$n.txt \
+	  && cp $(OUT)/$$n/comparison.jpg docs/error-$$n.jpg || exit 1; done
+	cp $(OUT)/6/preview.png docs/room.png
 
 test: check oracle  ## formatting, lint, types, and the tests without the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
@@ -114,11 +120,17 @@ oracle: .venv/.dev
 	  depth-anything-3==0.1.1 addict omegaconf einops \
 	  || echo "no oracle for Depth Anything 3: its tests will skip"
 
-# Build the sdist and the wheel from it, and test the wheel in an environment of its own.
-wheel: .venv/.core
+# Build the sdist and the wheel of the last commit, and test the wheel in an environment of its own.
+# `git archive` has the tracked files only, whatever else lies in the folder.
+dist: .venv/.core
 	rm -rf dist .wheel
 	$(PIP) --group release
-	$(BIN)/python -m build --outdir dist > /dev/null
+	mkdir -p .wheel/source dist
+	git archive HEAD | tar -x -C .wheel/source
+	$(BIN)/python -m build --outdir dist .wheel/source > /dev/null
+	$(BIN)/python -m twine check --strict dist/*
+
+wheel: dist
 	$(PYTHON) -m venv .wheel
 	.wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt \
 	  dist/*.whl
@@ -165,7 +177,7 @@ weights-sums: .venv/.core  ## the hashes of shipped weights, after they were rep
 	touch $@
 
 .venv/.dev: .venv/.core
-	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic,video]" --group dev --group docs
+	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic,video,protocols,ros]" --group dev --group docs
 	touch $@
 
 clean:

@@ -569,6 +569,29 @@ def lidar_costs(record: Record) -> str:
     return table(["what", "case", "value"], rows, "llr")
 
 
+def scene_figures(record: Record) -> str:
+    """Errors of views recovered together over those of single recoveries, by kind of scene."""
+    groups = {"small": "small steps", "wide": "wide baselines"}
+    conditions = {
+        "six": "six anchors a view",
+        "quarter": "every fourth view has anchors; the others",
+        "wrong_pose": "six anchors, one wrong pose; the others",
+    }
+    rows = []
+    for group, found in record["groups"].items():
+        for condition, result in found.items():
+            values = result["summary"]
+            rows.append([
+                groups[group], conditions[condition], f"{values['scenes']}",
+                number(values["abs_rel_alone"]), number(values["abs_rel_joint"]),
+                number(values["abs_rel_ratio"], 2), number(values["abs_rel_worst_scene"], 2),
+                number(values["disagreement_ratio"], 2), number(values["coverage_joint"], 2),
+            ])  # fmt: skip
+    header = ["views", "anchors", "scenes", "AbsRel alone", "together", "ratio", "worst scene",
+              "disagreement, ratio", "90 % intervals cover"]  # fmt: skip
+    return table(header, rows, "llrrrrrrr")
+
+
 # ---- the page, labels, long runs ---------------------------------------------------------------
 
 
@@ -637,7 +660,7 @@ def lowest_outcome() -> str:
 # ---- the paper's preset: docs/paper.md ---------------------------------------------------------
 
 KS = (8, 30, 50)
-ALIGNERS = ("Global", "Grid", "LWLR", "Piecewise", "Region", "Region, strict")
+ALIGNERS = ("Global", "Grid", "LWLR", "Piecewise", "Region")
 OWN, VIT, VIT_S = "fastdepth", "fastdepth-vit", "vit-s"
 FEATURES = {OWN: "own F", VIT: "ViT F", VIT_S: "ViT-S", "lite": "`lite`"}
 
@@ -670,7 +693,7 @@ def over_seeds(found: Iterable[float], digits: int = 3) -> str:
     if not values:
         return "–"
     text = number(fmean(values), digits)
-    return text if len(values) < 2 else f"{text} ± {number(stdev(values), digits)}"
+    return text if len(values) < 2 else f"{text}±{number(stdev(values), digits)}"
 
 
 def paper_accuracy(records: dict[str, Record]) -> str:
@@ -686,12 +709,15 @@ def paper_accuracy(records: dict[str, Record]) -> str:
         cells = []
         for estimators in columns.values():
             source = next((e for e in estimators if e in sources and e in records), None)
-            for regime in REGIMES:
-                found = seeds_of(records[source], sources[source], regime) if source else {}
-                cells.append(number(fmean(found.values())) if found else "–")
+            found = [
+                seeds_of(records[source], sources[source], regime) if source else {}
+                for regime in REGIMES
+            ]
+            values = (number(fmean(each.values())) if each else "–" for each in found)
+            cells.append("/".join(values) if any(found) else "–")
         if set(cells) != {"–"}:
             rows.append([title, *cells])
-    return table(["AbsRel", *(f"{name} {r}" for name in columns for r in REGIMES)], rows)
+    return table(["AbsRel, low/medium/high", *columns], rows)
 
 
 def paper_features_places(records: dict[str, Record]) -> str:
@@ -719,7 +745,6 @@ def paper_drop(records: dict[str, Record]) -> str:
     """AbsRel of the drop-anchor test by the number of anchors left."""
     counts = (1, 3, 5, 7, 9)
     titles = [(f"Basis K=8, {FEATURES[e]}", e, "Basis K=8") for e in (OWN, VIT)]
-    titles += [(row, OWN, row) for row in ("Global", "Grid", "LWLR", "Piecewise")]
     titles += [(f"Basis K=8, {FEATURES[e]}", e, "Basis K=8") for e in (VIT_S, "lite")]
     rows = [
         [title, *(over_seeds(seeds_of(records[e], row, f"drop-{n}").values()) for n in counts)]
@@ -757,17 +782,12 @@ def paper_spectrum(records: dict[str, Record]) -> str:
 def pipeline_costs(record: Record) -> str:
     """Disk space and time of preparation at the scale of the paper."""
     networks = {"da3-base": "DA3-BASE", "midas-hybrid": "MiDaS DPT-Hybrid"}
-    frames, full = record["a frame"], record["train and val at full scale"]
-    titles = {"kitti": "KITTI", "urbansyn": "UrbanSyn's size", "sunrgbd": "SUN RGB-D"}
+    full = record["train and val at full scale"]
     rows = [
-        [f"MB a frame, {title}", *(f"{frames[d][n]['bytes']['uint8'] / 1e6:.2f}" for n in networks)]
-        for d, title in titles.items()
+        ["GB, F in 8 bits", *(f"{full[n]['disk_gb']['uint8']:.0f}" for n in networks)],
+        ["minutes, 16 cores", *(f"{full[n]['prepare_min_on_16_cores']:.1f}" for n in networks)],
     ]
-    gigabytes = [f"{full[n]['disk_gb']['uint8']:.0f}" for n in networks]
-    minutes = [f"{full[n]['prepare_min_on_16_cores']:.1f}" for n in networks]
-    rows.append(["GB of prepared frames, F in 8 bits", *gigabytes])
-    rows.append(["minutes on 16 cores, four threads finishing frames", *minutes])
-    return table(["", *networks.values()], rows)
+    return table(["prepared frames", *networks.values()], rows)
 
 
 # ---- the list of records: results/README.md ----------------------------------------------------
@@ -843,6 +863,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lidar": partial(of_record, "lidar", lidar_costs),
     "lidar_cuda": partial(of_record, "lidar-cuda", lidar_costs),
     "page": partial(of_record, "page", page_latency),
+    "scene_figures": partial(of_record, "scenes", scene_figures),
     "label_costs": partial(of_record, "labelling", label_costs),
     "paper_accuracy": lambda: paper_accuracy(paper_records()),
     "paper_features_places": lambda: paper_features_places(paper_records()),

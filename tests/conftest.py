@@ -1,10 +1,12 @@
 """Shapes and types stated in annotations are checked in tests, and only there."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -72,3 +74,29 @@ def shared_data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("SCALEFIELD_SHARED does not name a folder with the real test data")
     return Path(folder)
+
+
+class Hub:
+    """A hub of weights that keeps them in folders."""
+
+    def __init__(self, root):
+        self.root = root
+        self.commits = []
+
+    def create_repo(self, repository, *, private, exist_ok):
+        assert exist_ok
+        (self.root / repository).mkdir(parents=True, exist_ok=True)
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        shutil.copytree(folder_path, self.root / repo_id, dirs_exist_ok=True)
+        self.commits.append(commit_message)
+        return SimpleNamespace(commit_url=f"https://huggingface.co/{repo_id}/commit/1")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Hub:
+    """Uploads land where weights brought by hand are looked for."""
+    hub = Hub(tmp_path)
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub)
+    monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(tmp_path))
+    return hub

@@ -145,7 +145,7 @@ def test_cli_warnings_rejections_and_holes_are_printed(folder, capsys):
     assert "line 6, u=1 v=1 (5 m) not used: no relative depth here" in printed
     assert "1 pixel without relative depth: NaN there" in printed
     assert "warning: the map was declared depth" in printed
-    assert "is it disparity?" in printed
+    assert "is it disparity, or" in printed
 
 
 def test_cli_recover_reads_anchors_from_sparse_png_and_npz(folder):

@@ -19,6 +19,7 @@ ORDER = [
     ["explanation"],
     ["methods"],
     ["inputs", "checks", "api", "huggingface"],
+    ["scene"],
     ["samples"],
     ["export"],
     ["benchmark", "labelling", "training", "web"],

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 OWN = (
     r"scalefield/([a-z_0-9]+/)*[a-z_0-9]+\.py",
     r"scalefield/py\.typed",
-    r"scalefield/samples/room(\.jpg|_anchors\.csv|_depth\.png)",
+    r"scalefield/samples/room(\.jpg|_anchors\.csv|_suggested\.csv|_depth\.png)",
     r"scalefield/benchmark/report/[a-z_.]+\.(css|js|j2)",
     r"scalefield/web/static/[a-z_]+\.(css|html|js|svg)",
     r"scalefield/weights/SHA256SUMS",

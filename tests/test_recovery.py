@@ -5,13 +5,15 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, MDEOutput
-from scalefield.recovery import DEPTH_LIMITS, Recovery
+from scalefield.errors import InputError
+from scalefield.recovery import DEPTH_LIMITS, Recovery, interval_factor
 from scalefield.report import Rejection, Warning
 
 
@@ -101,3 +103,41 @@ def test_from_depth_any_float_type_gives_float32(dtype):
     r = Recovery.from_depth(mde_output, Anchors([0], [0], [3.0]), 3 * mde_output.mde_depth)
     assert r.depth_m.dtype == torch.float32
     np.testing.assert_allclose(r.depth_m.numpy(), [[3, 6]])
+
+
+@given(st.floats(0.01, 0.999), st.floats(0.01, 0.999))
+def test_interval_factor_is_a_quantile_of_students_t(level, other):
+    quantile = scipy.stats.t(2).ppf
+    wanted = 1.645 * quantile(0.5 + level / 2) / quantile(0.95)
+    assert interval_factor(level) == pytest.approx(wanted, rel=1e-6)
+    assert (level < other) == (interval_factor(level) < interval_factor(other))
+
+
+@pytest.mark.parametrize("numpy", [True, False])
+def test_interval_of_a_recovery_is_symmetric_in_log_depth(numpy):
+    std_log = torch.tensor([[0.1, 0.3, torch.nan]])
+    mde_output = output([[1.0, 2.0, 4.0]])
+    found = Recovery.from_depth(
+        mde_output, Anchors([0], [0], [2.0]), torch.tensor([[2.0, 4.0, 8.0]]), std_log=std_log
+    )
+    recovery = found.numpy() if numpy else found
+    low, high = (np.asarray(bound) for bound in recovery.interval())
+    depth_m = np.asarray(recovery.depth_m)
+    np.testing.assert_allclose(np.log(high / depth_m), 1.645 * std_log, rtol=1e-5)
+    np.testing.assert_allclose((low * high)[0, :2], depth_m[0, :2] ** 2, rtol=1e-5)
+    narrow = recovery.interval(0.5)
+    assert bool(np.all(np.asarray(narrow[1])[0, :2] < high[0, :2]))
+    assert isinstance(narrow[0], np.ndarray if numpy else torch.Tensor)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 90.0, -0.5, float("nan")])
+def test_interval_refuses_levels_that_are_no_probabilities(level):
+    with pytest.raises(InputError, match="the level of an interval lies between 0 and 1, found"):
+        interval_factor(level)
+
+
+def test_interval_needs_a_std_log():
+    anchors = Anchors([0], [0], [2.0])
+    recovery = Recovery.from_depth(output([[1.0]]), anchors, torch.tensor([[2.0]]))
+    with pytest.raises(InputError, match="no std_log, which an interval is made of"):
+        recovery.interval()

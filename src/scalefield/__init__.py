@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
     from scalefield.report import Report as Report
+    from scalefield.scene.solver import Scene as Scene
 
 __version__ = VERSION
 
@@ -54,6 +55,7 @@ _HOME = {
     "METHODS": "methods",
     "Recovery": "recovery",
     "Report": "report",
+    "Scene": "scene.solver",
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
     "LiveField": "field.realtime",

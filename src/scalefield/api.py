@@ -12,6 +12,7 @@ from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
+from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.checks import Pixels, input_warnings
 from scalefield.defaults import MDE_NAME, METHOD_NAME
@@ -218,7 +219,7 @@ def recover_from(
         raise InputError(f"method {_method_name(method)} must return a Recovery, found {found}")
     report = recovery.report
     few_pixels = mde_output.prediction.numel() <= MAX_REFIT_PIXELS
-    if leave_one_out and few_pixels and solver is not None and not report.leave_one_out_log:
+    if leave_one_out and few_pixels and solver is not None and not report.held_out_log:
         report = _with_leave_one_out(report, kept, pixels, solver)
     hole = "no relative depth here"
     rejected = [Rejection(int(i), "no_relative_depth", hole) for i in np.flatnonzero(~usable)]
@@ -258,32 +259,39 @@ def _survey_solver(method: Method, mde_output: MDEOutput, survey: Survey) -> Sol
 
 
 def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver: Solver) -> Report:
-    """The report with `leave_one_out_log`, from fits to all anchors but one, or but one fold.
+    """The report with `held_out_log` or `leave_one_out_log`, from fits to all anchors but a fold.
 
-    Anchors next to each other are in different folds, so that each has near anchors left. The
-    report stays as it is with fewer than two anchors, and for a method that refuses so few.
+    The folds are those of `block_folds`. Where anchors are not bunched, they are single anchors, or
+    up to `MAX_REFITS` folds whose anchors are far apart. The report stays as it is if it has
+    `leave_one_out_log` then, with fewer than two anchors, and for a method that refuses so few.
     """
     used = np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in report.rejected])
     if len(used) < 2:
         return report
     rows, columns = pixels
-    folds = min(len(used), MAX_REFITS)
-    fold = np.full(len(anchors), -1)
-    fold[used[np.lexsort((columns[used], rows[used]))]] = np.arange(len(used)) % folds
+    folds, fold = min(len(used), MAX_REFITS), np.full(len(anchors), -1)
+    blocks = block_folds(columns[used], rows[used], folds)
+    if blocks is None and report.leave_one_out_log:
+        return report
+    if blocks is None:
+        fold[used[np.lexsort((columns[used], rows[used]))]] = np.arange(len(used)) % folds
+    else:
+        fold[used] = blocks
     predicted_m = np.empty(len(anchors))
     for k in range(folds):
         out = fold == k
+        if not out.any():
+            continue
         try:
             depth_m = solver(anchors[~out]).depth_m
         except InputError:
             return report
         predicted_m[out] = depth_m[rows[out], columns[out]].detach().double().cpu().numpy()
-    errors = np.log(predicted_m[used]) - np.log(anchors.depth_m[used])
-    return dataclasses.replace(
-        report,
-        leave_one_out_log=tuple(errors.tolist()),
-        left_out_folds=folds if folds < len(used) else 0,
-    )
+    errors = tuple((np.log(predicted_m[used]) - np.log(anchors.depth_m[used])).tolist())
+    if blocks is not None:
+        return dataclasses.replace(report, held_out_log=errors)
+    left_out_folds = folds if folds < len(used) else 0
+    return dataclasses.replace(report, leave_one_out_log=errors, left_out_folds=left_out_folds)
 
 
 def _method_name(method: Method) -> str:

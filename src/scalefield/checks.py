@@ -127,13 +127,11 @@ def _other_kind(
     correlation = rank_correlation(relative, anchors.depth_m)
     if correlation < 0:
         other = "disparity" if mde_output.kind == "depth" else "depth"
-        declared, question = f"the map was declared {mde_output.kind}, but", f"is it {other}?"
-        if mde_output.model in MODELS:  # whose kind is known
-            declared, question = "", "do the anchors belong to this image, u to the right, v down?"
         yield Warning(
             "kind_mismatch",
-            f"{declared} over {len(relative)} anchors the depth that the map implies falls as "
-            f"measured depth grows (rank correlation {correlation:+.2f}); {question}".lstrip(),
+            f"the map was declared {mde_output.kind}, but over {len(relative)} anchors the depth "
+            "it implies falls as measured depth grows (rank correlation "
+            f"{correlation:+.2f}); is it {other}, or are u and v those of another image?",
         )
 
 
@@ -160,8 +158,8 @@ def _other_unit(
     if unit is not None:
         yield Warning(
             "far_anchors",
-            f"half of the anchors are {typical_m:.{int(typical_m < 10)}f} m away or more{found}; depth_m is in metres, "
-            f"are they {unit}?",
+            f"half of the anchors are {typical_m:.{int(typical_m < 10)}f} m away or more{found}; "
+            f"depth_m is in metres, are they {unit}?",
         )
 
 

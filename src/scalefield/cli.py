@@ -31,6 +31,7 @@ from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
 from scalefield.commands.reproduce import ReproduceCommand
+from scalefield.commands.scene import SceneCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "explain": ExplainCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
+    "scene": SceneCommand,
     "label": LabelCommand,
     "export": ExportCommand,
     "methods": MethodsCommand,

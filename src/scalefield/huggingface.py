@@ -34,9 +34,10 @@ def recover_from_pipeline(
     """Metric depth from what a depth-estimation pipeline returned for one image.
 
     The map is `output["predicted_depth"]`, resized to the image if the pipeline has not done so.
-    Whether it is depth or disparity follows from the architecture of `model`, which is the pipeline,
-    its model or the hub id "owner/name", or is given as `kind`. The image itself is optional; methods that use colours are
-    more accurate with it. `anchors`, `method` and further options are those of `recover`.
+    Whether it is depth or disparity follows from the architecture of `model`, which is the
+    pipeline, its model or the hub id "owner/name", or is given as `kind`. The image itself is
+    optional; methods that use colours are more accurate with it. `anchors`, `method` and further
+    options are those of `recover`.
 
         pipe = transformers.pipeline("depth-estimation", "Intel/dpt-large")
         r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe, image=photo)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.defaults import MIN_SUPPORT
 from scalefield.errors import InputError, counted, one_line
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
@@ -58,8 +60,8 @@ Form = Literal["depth", "disparity", "log_scale"]
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
-MIN_SUPPORT = 0.2
-"""Support below which depth at a pixel is an extrapolation."""
+NORMAL_90 = 1.645
+"""Standard deviations to either side that hold 90 % of a normal distribution."""
 
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
@@ -70,6 +72,19 @@ NO_MAPS = ("report", "anchors", "image", "camera", "posterior", "explainer")
 
 DRAWS = 1000
 """Draws from the posterior for the interval of a reading."""
+
+
+def interval_factor(level: float) -> float:
+    """Half the width of an interval of log-depth that holds the truth with probability `level`, in
+    units of std_log.
+
+    It is the quantile of Student's t with two degrees of freedom, level · √2/√(1 − level²), in a
+    unit that gives 1.645 at 90 %, as for a normal distribution: most errors are smaller than
+    normal ones of that width, and a few are much larger.
+    """
+    if not 0 < level < 1:
+        raise InputError(f"the level of an interval lies between 0 and 1, found {level}")
+    return NORMAL_90 * (level / math.sqrt(1 - level**2)) / (0.9 / math.sqrt(1 - 0.9**2))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,7 +102,8 @@ class Recovery(Generic[MapT]):
     """Standard deviation of log_scale, equal to that of log-depth; None if the method has none."""
     support: MapT | None = None
     """Share of the prior variance of the local field that the anchors near a pixel remove (`field`
-    only): 0 where depth is extrapolated, near 1 beside an anchor of similar depth."""
+    only): near 1 beside an anchor of similar depth, 0 where depth is extrapolated, outside the
+    anchors or nearer or farther than all of them."""
     weights: MapT | None = None
     """w, one weight for each basis map (`basis` and `field` only)."""
     basis_maps: MapT | None = None
@@ -133,6 +149,20 @@ class Recovery(Generic[MapT]):
         if self.support is not None:
             supported = std_log[_as_numpy(self.support) >= MIN_SUPPORT]
         return float(np.nanmedian(supported if np.isfinite(supported).any() else std_log))
+
+    def interval(self, level: float = 0.9) -> tuple[MapT, MapT]:
+        """Lower and upper bound of the depth in metres at every pixel: true depth lies between them
+        at a share `level` of the pixels.
+
+        The bounds are depth_m · exp(∓ interval_factor(level) · std_log).
+        """
+        if self.std_log is None:
+            raise InputError(
+                f"method {self.report.method!r} has no std_log, which an interval is made of"
+            )
+        reach = interval_factor(level) * self.std_log
+        exp: Callable[..., MapT] = torch.exp if isinstance(reach, Tensor) else np.exp
+        return self.depth_m * exp(-reach), self.depth_m * exp(reach)
 
     def _repr_html_(self) -> str:
         """The preview and the summary, as a notebook shows them."""

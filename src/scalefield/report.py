@@ -99,6 +99,9 @@ class Report:
     leave_one_out_log: tuple[float, ...] = ()
     """log D̂ − log depth_m at each used anchor, with D̂ predicted from the other anchors. Empty if
     it was not computed, and with a single anchor."""
+    held_out_log: tuple[float, ...] = ()
+    """The same at anchors that were left out together with their neighbours, of which many are a
+    sample. Empty if the anchors are spread so evenly that `leave_one_out_log` says the same."""
     left_out_folds: int = 0
     """Number of folds if `leave_one_out_log` comes from a cross-validation that leaves several
     anchors out together; 0 if one anchor is left out at a time."""
@@ -106,6 +109,11 @@ class Report:
     """Pixels whose prediction was not positive, or out of the allowed range, and was limited."""
     hole_pixels: int = 0
     """Pixels without an MDE prediction; their depth_m and log_scale are NaN."""
+
+    @property
+    def errors_log(self) -> tuple[float, ...]:
+        """The errors at anchors that were not fitted: `held_out_log`, or `leave_one_out_log`."""
+        return self.held_out_log or self.leave_one_out_log
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
@@ -117,7 +125,7 @@ class Report:
         Longer lists end there, and "shortened" has their full lengths by name.
         """
         plain = self.as_dict()
-        lists = ("rejected", "residuals_log", "leave_one_out_log")
+        lists = ("rejected", "residuals_log", "leave_one_out_log", "held_out_log")
         shortened = {name: len(plain[name]) for name in lists if len(plain[name]) > most}
         plain |= {name: plain[name][:most] for name in shortened}
         return {**plain, "shortened": shortened} if shortened else plain

@@ -1,8 +1,5 @@
 """Generators on the hub: what is uploaded is what comes back, and the card says what it must."""
 
-import shutil
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -17,32 +14,6 @@ CARD = Card(
     licence="cc-by-nc-4.0",
     figures={"low": {"AbsRel": 0.1234, "δ1": 0.9}, "high": {"AbsRel": 0.05}},
 )
-
-
-class Hub:
-    """A hub of folders."""
-
-    def __init__(self, root):
-        self.root = root
-        self.commits = []
-
-    def create_repo(self, repository, *, private, exist_ok):
-        assert exist_ok
-        (self.root / repository).mkdir(parents=True, exist_ok=True)
-
-    def upload_folder(self, *, repo_id, folder_path, commit_message):
-        shutil.copytree(folder_path, self.root / repo_id, dirs_exist_ok=True)
-        self.commits.append(commit_message)
-        return SimpleNamespace(commit_url=f"https://huggingface.co/{repo_id}/commit/1")
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> Hub:
-    """Uploads land where weights brought by hand are looked for."""
-    hub = Hub(tmp_path)
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda: hub)
-    monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(tmp_path))
-    return hub
 
 
 def test_push_to_hub_what_is_pushed_comes_back_with_one_commit(hub, tmp_path):

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -20,6 +21,7 @@ from scalefield.benchmark.metrics import (
     sums,
 )
 from scalefield.errors import InputError
+from scalefield.recovery import NORMAL_90
 
 DEPTHS = arrays(np.float64, st.integers(1, 40), elements=st.floats(0.05, 100))
 
@@ -72,11 +74,12 @@ def test_sums_add_up_over_parts() -> None:
     assert {k: pytest.approx(parts[0][k] + parts[1][k]) for k in whole} == whole
 
 
-def test_coverage_of_normal_errors_is_nominal() -> None:
+def test_coverage_of_student_errors_is_nominal() -> None:
     rng = np.random.default_rng(0)
     true_m = rng.uniform(1, 9, 200_000)
     std_log = rng.uniform(0.01, 0.5, len(true_m))
-    predicted = true_m * np.exp(std_log * rng.standard_normal(len(true_m)))
+    unit = NORMAL_90 / scipy.stats.t(2).ppf(0.95)
+    predicted = true_m * np.exp(std_log * unit * rng.standard_t(2, len(true_m)))
     found = coverage(coverage_sums(predicted, std_log, Truth.of(true_m)))
     assert tuple(found) == COVERAGE
     for level in LEVELS:
@@ -87,7 +90,7 @@ def test_coverage_of_normal_errors_is_nominal() -> None:
 @given(DEPTHS, st.floats(0.01, 3))
 def test_coverage_intervals_are_in_log_depth_and_nested(true_m, factor) -> None:
     truth, spread = Truth.of(true_m), np.full(len(true_m), abs(math.log(factor)))
-    wide = coverage(coverage_sums(factor * true_m, spread / 0.674, truth))
+    wide = coverage(coverage_sums(factor * true_m, spread / 0.459, truth))
     assert all(wide[f"coverage_{level}"] == 1 for level in LEVELS)
     partial = coverage(coverage_sums(factor * true_m, spread / 1.5, truth))  # between 80 and 90 %
     assert [partial[f"coverage_{level}"] for level in LEVELS] == [factor == 1, factor == 1, 1, 1]

@@ -243,6 +243,18 @@ def test_a_label_alone_does_not_make_an_estimator_the_papers(results, source) ->
     assert not any(cell.beside for _, cells in drop.rows for cell in cells)
 
 
+def test_write_report_begins_with_table_1(results, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("scalefield.benchmark.report._figures", lambda *_: {})
+    monkeypatch.setattr("scalefield.benchmark.report._gallery", lambda *_: {})
+    ours = as_paper(load_run(results[1]), "da3-base", median="Basis K=8")
+    text = write_report([ours], tmp_path, "Toy", ["Not as in the paper: its data."]).read_text()
+    body = text.split("<main>")[1]
+    before, caption = re.match(r"(.*?)<caption>(.*?)</caption>", body, re.DOTALL).groups()
+    assert caption == "Table 1. KITTI"
+    assert "<img" not in before
+    assert "Not as in the paper: its data." in text.split("<nav>")[0]
+
+
 def test_report_states_images_of_cells_that_lack_some(results) -> None:
     ours = as_paper(load_run(results[0]), "da3-base", region="Region", Ours_K_3="Basis K=8")
     (region,) = (cells for name, cells in paper_table([ours], "KITTI").rows if name == "Region")

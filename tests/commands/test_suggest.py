@@ -1,12 +1,54 @@
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from scalefield import samples
+from scalefield import Anchors, samples
 from scalefield.cli import main
 from scalefield.field.placement import Suggestion
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_suggest_writes_a_picture_and_a_table_to_fill_in(capsys):
+    room = samples.load()
+    command = ["suggest", str(room.image_path), "--anchors", str(room.anchors_path), "--n", "2"]
+    assert main([*command, "--out", "here"]) == 0
+    lines = Path("here/points.csv").read_text().splitlines()
+    given = Anchors.read(room.anchors_path)
+    spots = re.findall(r"u=(\d+) v=(\d+)", capsys.readouterr().out)
+    assert [line.split(",") for line in lines[-2:]] == [[u, v, ""] for u, v in spots]
+    filled = "\n".join([*lines[:-2], *(line + "3.5" for line in lines[-2:])])
+    Path("filled.csv").write_text(filled)
+    back = Anchors.read("filled.csv")
+    np.testing.assert_array_equal(back.depth_m, [*given.depth_m, 3.5, 3.5])
+    with Image.open("here/points.png") as picture, Image.open(room.image_path) as photo:
+        changed = np.abs(np.asarray(picture).astype(int) - np.asarray(photo)).max(axis=2) > 0
+    assert picture.size == photo.size
+    for u, v in spots:
+        assert changed[int(v), int(u)]
+    assert changed.mean() < 0.1
+
+
+def test_suggest_leaves_out_what_would_tell_nothing_new(capsys, monkeypatch):
+    spots = [Suggestion(i, 2, 0.2, 0.5 / (i + 1) ** 2) for i in range(100)]
+    monkeypatch.setattr("scalefield.api.suggest", lambda *_, **__: spots)
+    assert main(["suggest", str(samples.load().image_path), "--n", "100"]) == 0
+    printed = capsys.readouterr().out
+    assert len(re.findall("u=", printed)) == 10  # by 0.5 % or more
+    assert "any other pixel reduces it by less than 0.5 %" in printed
+    many = [Suggestion(i, 2, 0.2, 0.1) for i in range(100)]
+    monkeypatch.setattr("scalefield.api.suggest", lambda *_, **__: many)
+    assert main(["suggest", str(samples.load().image_path), "--n", "100"]) == 0
+    printed = capsys.readouterr().out
+    assert len(re.findall("u=", printed)) == 20
+    assert "and 80 more in points.csv" in printed
+    assert len(Path("room_points/points.csv").read_text().splitlines()) == 101
 
 
 def test_suggest_prints_pixels_best_first(capsys):
@@ -14,9 +56,8 @@ def test_suggest_prints_pixels_best_first(capsys):
     command = ["suggest", str(room.image_path), "--anchors", str(room.anchors_path)]
     assert main([*command, "--n", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = [
-        re.fullmatch(r"u=(\d+) v=(\d+): now ±\d+ %; measuring it .* by \d+ %", x) for x in lines
-    ]
+    line = r"\d\. u=(\d+) v=(\d+): now ±\d+ %; measuring it .* by \d+ %"
+    found = [re.fullmatch(line, x) for x in lines[:-1]]
     assert len(found) == 2
     assert all(0 <= int(m[1]) < 640 and 0 <= int(m[2]) < 480 for m in found)
 
@@ -37,8 +78,8 @@ def test_suggest_prints_a_large_std_log_as_a_factor(monkeypatch, capsys):
     monkeypatch.setattr("scalefield.api.suggest", lambda *_, **__: spots)
     assert main(["suggest", str(samples.load().image_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("u=1 v=2: now ±22 %; ")
-    assert lines[1].startswith("u=3 v=4: now a factor of 20; ")
+    assert lines[0].startswith("1. u=1 v=2: now ±22 %; ")
+    assert lines[1].startswith("2. u=3 v=4: now a factor of 20; ")
 
 
 def test_suggest_refuses_n_below_one(capsys):
@@ -51,7 +92,7 @@ def test_suggest_among_prints_lines_of_the_csv(capsys):
     command = ["suggest", str(room.image_path), "--among", str(room.anchors_path), "--n", "2"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    found = re.findall(r"^line (\d+): u=(\d+) v=(\d+): now", printed, re.MULTILINE)
+    found = re.findall(r"^\d\. line (\d+): u=(\d+) v=(\d+): now", printed, re.MULTILINE)
     assert len(set(found)) == 2
     lines = room.anchors_path.read_text().splitlines()
     assert all(lines[int(line) - 1].startswith(f"{u},{v},") for line, u, v in found)

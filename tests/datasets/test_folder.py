@@ -109,8 +109,8 @@ def test_open_dataset_errors_name_the_file(root) -> None:
     (root / "home" / "night" / "meta.json").write_text('{"frames": []}')
     with pytest.raises(InputError, match="wanted JSON with depth_scale_per_metre"):
         dataset.load("home/night/c")
-    with pytest.raises(InputError, match="no dataset 'nyu'; there are kitti, urbansyn"):
-        open_dataset("nyu", root)
+    with pytest.raises(InputError, match="no dataset 'nyuv2'; there are kitti, urbansyn"):
+        open_dataset("nyuv2", root)
     with pytest.raises(InputError, match="drop --range"):
         open_dataset("kitti", root, RANGES)
 

@@ -190,8 +190,8 @@ def paper():
 def test_paper_accuracy_is_the_mean_over_seeds(paper):
     lines = tables.paper_accuracy(paper).splitlines()
     row = next(line for line in lines if line.startswith("| Basis K=8, own F"))
-    assert row == "| Basis K=8, own F | – | .120 | – | – | – | – |"
-    assert "| LWLR | – | .200 | – | – | – | – |" in lines
+    assert row == "| Basis K=8, own F | –/.120/– | – |"
+    assert "| LWLR | –/.200/– | – |" in lines
     assert not any("K=30" in line for line in lines)
 
 
@@ -223,3 +223,13 @@ def test_draw_gallery_makes_the_pictures_of_the_page(tmp_path):
         assert f"gallery/{picture.name}" in page
         assert (ROOT / "docs" / "gallery" / picture.name).is_file()
     assert len(list(tmp_path.glob("*.jpg"))) == 2
+
+
+@pytest.mark.slow
+def test_draw_paper_makes_the_pictures_of_its_pages(tmp_path):
+    pytest.importorskip("matplotlib")
+    load_module(ROOT / "scripts" / "draw_paper.py").main(tmp_path)
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("paper.md", "explain.md"))
+    pictures = {path.name for path in tmp_path.glob("*.jpg")}
+    assert pictures == {path.name for path in (ROOT / "docs" / "paper").glob("*.jpg")}
+    assert all(f"paper/{name}" in pages for name in pictures)

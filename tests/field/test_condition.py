@@ -10,14 +10,13 @@ from scalefield.field.condition import (
     calibrated,
     condition,
     empirical_bayes_scale,
-    expected_recovery,
     sum_abs_z,
 )
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.model import load_field
 from scalefield.field.observations import MIN_NOISE_STD, Readings
-from scalefield.field.posterior import UNCALIBRATED, Calibration
+from scalefield.field.posterior import UNCALIBRATED
 
 
 @pytest.fixture(scope="module")
@@ -133,25 +132,6 @@ def test_calibration_factor_is_the_formula(model, world, decay):
     assert float(calibrated(model, nothing).calibration.at_anchors) == pytest.approx(
         model.std_scale
     )
-
-
-def test_a_small_factor_holds_by_the_square_of_the_share_of_variance_that_is_left():
-    calibration = Calibration(1.5, torch.tensor(0.25), torch.tensor(0.1))
-    prior, left = torch.full((4,), 2.0), torch.tensor([0.05, 0.1, 0.2, 0.4])
-    weight = torch.tensor([1.0, 1.0, 0.25, 0.0625])
-    wanted = 1.5 * (left * prior).sqrt() * 0.25**weight
-    torch.testing.assert_close(calibration.std(left * prior, prior), wanted)
-
-
-def test_without_anchors_std_is_that_of_the_scale_and_the_scaled_one_of_the_field(model):
-    model = dataclasses.replace(model, std_scale=3.0)
-    output, _ = room()
-    image = model.image_inputs(output)
-    pixels = [x.flatten() for x in torch.meshgrid(*map(torch.arange, image.shape), indexing="ij")]
-    field = model.kernel.variance(image.pixels(*pixels)) - model.kernel.constant_std**2
-    wanted = (model.scale_prior_std**2 + 9 * field).sqrt().reshape(image.shape)
-    found = expected_recovery(model, output, image).std_log
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=0)
 
 
 def test_calibration_shrinks_std_only_where_the_anchors_determine_the_field(model, world):

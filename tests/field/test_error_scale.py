@@ -68,12 +68,15 @@ def test_masked_observations_do_not_change_the_evidence(n, padding, seed):
     )
 
 
-@pytest.mark.parametrize("scale", ERROR_SCALES)
-def test_factors_of_fields_drawn_from_a_hypothesis_are_its_factors(scale):
-    found = [scale_factors(KERNEL, sampled(scale, 60, seed), ERROR_SCALES) for seed in range(9)]
-    for name in ScaleFactors._fields:
-        median = float(torch.stack([getattr(factors, name) for factors in found]).median())
-        assert median == pytest.approx(getattr(scale, name), rel=0.15)
+def test_factors_of_fields_drawn_from_hypotheses_are_in_their_order():
+    """The evidence counts as that of few anchors, so that no hypothesis is excluded."""
+    medians = []
+    for scale in ERROR_SCALES:
+        found = [scale_factors(KERNEL, sampled(scale, 60, seed), ERROR_SCALES) for seed in range(9)]
+        medians.append(float(torch.stack([factors.smooth for factors in found]).median()))
+    assert medians == sorted(medians, reverse=True)
+    assert medians[0] > 0.8
+    assert medians[-1] < 0.2
 
 
 def test_factors_of_images_in_a_batch_are_those_of_each():

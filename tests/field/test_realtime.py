@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
@@ -109,7 +110,8 @@ def test_live_field_sigma_m_sets_the_noise(output) -> None:
     noisy = Anchors(anchors.u, anchors.v, anchors.depth_m, sigma_m)
     wanted = recover_from(output, noisy, Field(robust=False))
     assert torch.allclose(depth_m.log(), wanted.depth_m.log(), atol=1e-5)
-    assert torch.allclose(std_log, wanted.std_log, rtol=1e-4)
+    # At an anchor's own pixel a small variance is the difference of two in float32.
+    assert torch.allclose(std_log, wanted.std_log, rtol=1e-3)
     assert float((depth_m / without).log().abs().max()) > 1e-3
 
 
@@ -166,3 +168,47 @@ def test_live_field_does_not_depend_on_the_room_for_anchors(output) -> None:
     few, many = (call(LiveField(SHAPE, max_anchors=m), output, anchors) for m in (60, 5000))
     assert torch.equal(few.depth_m, many.depth_m)
     assert torch.equal(few.std_log, many.std_log)
+
+
+WAITS = {
+    *("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "bincount"),
+    *("_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"),
+}
+"""Operations whose result or size a GPU would have to tell the host."""
+
+
+class HostWaits(TorchDispatchMode):
+    """Names of these operations, and of an index by a mask, where they are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put", "index_put_") else ()
+        if name in WAITS or any(i is not None and i.dtype == torch.bool for i in indices):
+            self.found.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("n", [3, 12, 200])
+def test_what_a_graph_captures_never_waits_for_the_host(n, affine) -> None:
+    """As on a GPU, with every shape independent of the measurements."""
+    live = LiveField((30, 40), affine=affine, max_anchors=n)
+    live.static = True
+    rng = torch.Generator().manual_seed(0)
+    live.inputs.prediction.copy_(1 + torch.rand(30, 40, generator=rng))
+    live.inputs.pixels.copy_(30 * torch.rand(n, 2, generator=rng))
+    live.inputs.depth_m.copy_(2 + torch.rand(n, generator=rng))
+    live.inputs.depth_m[0] = 20.0
+    live.run()
+    with HostWaits() as waits:
+        found = live.run()
+    assert waits.found == []
+    assert bool(found.depth_m.isfinite().all())
+    live.static = False
+    with HostWaits() as waits:
+        live.run()
+    assert waits.found  # that they are counted

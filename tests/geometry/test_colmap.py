@@ -35,6 +35,7 @@ from scalefield.geometry.colmap import (
     read_model,
 )
 from scalefield.geometry.exif import Orientation
+from scalefield.geometry.point_clouds import read_points
 from scalefield.io import ORIENTATION, read_image
 from scalefield.methods.median import Median
 from scalefield.report import Warning
@@ -288,6 +289,12 @@ def test_colmap_depth_of_every_frame_comes_back_through_the_trainers_files(
         inverse = splatting_reader(tmp_path, stem)
         known = inverse < inverse.max()
         np.testing.assert_allclose(inverse[known], 1 / npy[known], rtol=1e-3)
+        std = np.load(tmp_path / "std_npy" / f"{stem}.npy")
+        assert (std.shape, std.dtype) == (npy.shape, np.float32)
+    transforms = json.loads((tmp_path / "transforms.json").read_text())
+    points = read_points(tmp_path / transforms["ply_file_path"])
+    expected = np.array([p.xyz for p in read_model(scene.model).points3D.values()])
+    np.testing.assert_allclose(points, expected, rtol=1e-5)
     record = json.loads((tmp_path / "colmap.json").read_text())
     assert len(record["frames"]) == 6
     assert all(f["median_residual"] < 0.02 for f in record["frames"].values())

@@ -165,5 +165,5 @@ def test_anchors_from_points_are_the_visible_points():
 
 def test_read_points_recognises_a_depth_map(tmp_path):
     np.save(tmp_path / "d.npy", np.ones((48, 65)))
-    with pytest.raises(InputError, match="65×48 is a depth map .* takes it as --depth"):
+    with pytest.raises(InputError, match=r"65×48 is a depth map .* takes it as --depth"):
         read_points(tmp_path / "d.npy")

@@ -29,7 +29,8 @@ from scalefield.labelling.runners import DEAD, run_pool
 from scalefield.labelling.samples import find_jobs
 from scalefield.mde import load_mde
 from scalefield.methods import make_method
-from scalefield.report import Fallback, Warning
+from scalefield.recovery import Recovery
+from scalefield.report import Fallback, Report, Warning
 
 KEYS = ["more/p5", "p0", "p1", "p2", "p3", "p4"]
 GENEROUS = ("--max-error", "10", "--min-in-range", "0", "--max-std-log", "10")
@@ -396,6 +397,7 @@ GOOD = Figures(
     unused=0.0,
     held_out_error=0.05,
     in_range=0.9,
+    labelled=0.8,
     coverage=0.5,
     std_log=None,
     hole_pixels=0,
@@ -590,6 +592,29 @@ def test_rules_refuse_fallbacks_keeps_field_with_thousands_of_anchors():
     anchors = Anchors(rows % 80, rows // 80, 2.5 * relative.reshape(-1)[rows])
     mde_output = MDEOutput(torch.from_numpy(relative), "depth")
     recovery = recover_from(mde_output, anchors, make_method("field")).numpy()
-    found = figures(recovery, anchors, np.zeros(10))
+    found = figures(recovery, anchors, np.zeros(10), np.ones(recovery.depth_m.shape, dtype=bool))
     assert found.anchors > 2000
     assert Rules(refuse_fallbacks=True).judge(found) == []
+
+
+def test_label_masks_what_has_no_support_and_judges_the_rest():
+    """The sky of a street, which no anchor supports, decides about no label."""
+    depth_m = np.full((20, 30), 5.0, np.float32)
+    depth_m[:10] = 80.0
+    support = np.where(depth_m > 50, 0.05, 0.9).astype(np.float32)
+    std_log = np.where(depth_m > 50, 0.9, 0.03).astype(np.float32)
+    anchors = Anchors(np.arange(0, 30, 3), np.full(10, 15), np.full(10, 5.0))
+    recovery = Recovery(
+        depth_m=depth_m, log_scale=np.zeros_like(depth_m), std_log=std_log, support=support,
+        report=Report(anchors_used=10, anchors_given=10), anchors=anchors,
+    )  # fmt: skip
+    rules, held_out = Rules(min_coverage=0.0), np.full(10, 0.02)
+    label = figures(recovery, anchors, held_out, support >= rules.min_support)
+    assert (label.labelled, label.in_range) == (0.5, 1.0)
+    assert label.std_log == pytest.approx(0.03)
+    assert rules.judge(label) == []
+    everything = figures(recovery, anchors, held_out, np.ones_like(support, dtype=bool))
+    assert {r.rule for r in rules.judge(everything)} == {"min_in_range", "max_std_log"}
+    nothing = figures(recovery, anchors, held_out, np.zeros_like(support, dtype=bool))
+    assert (nothing.labelled, nothing.std_log) == (0.0, None)
+    assert [r.rule for r in rules.judge(nothing)] == ["min_in_range"]

@@ -16,6 +16,7 @@ from scalefield.mde.da3 import (
     BASE,
     DA3,
     LARGE,
+    ONE_VIEW,
     PREPROCESS,
     SMALL,
     DA3Config,
@@ -40,6 +41,30 @@ def oracle():
     sys.path.append(str(folder))
     yield folder
     sys.path.remove(str(folder))
+
+
+TINY_ONE_VIEW = dataclasses.replace(TINY, alternate_from=TINY.depth, one_view=True)
+
+
+@pytest.fixture
+def upstream_one_view(oracle):
+    """The published network for one view (mono, metric), tiny."""
+    from depth_anything_3.model.dinov2.vision_transformer import DinoVisionTransformer
+    from depth_anything_3.model.dpt import DPT
+
+    c = TINY_ONE_VIEW
+    net = torch.nn.Module()
+    net.backbone = torch.nn.Module()
+    net.backbone.pretrained = DinoVisionTransformer(
+        img_size=c.grid * c.patch,
+        patch_size=c.patch,
+        embed_dim=c.width,
+        depth=c.depth,
+        num_heads=c.heads,
+        cat_token=False,
+    )
+    net.head = DPT(c.width, features=c.fused_channels, out_channels=list(c.head_channels))
+    return net.eval()
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +103,8 @@ def run_upstream(net, pixels, out_layers):
     with torch.no_grad(), hook:
         tokens, _ = net.backbone.pretrained.get_intermediate_layers(pixels[:, None], out_layers)
         output = net.head(tokens, *pixels.shape[-2:], patch_start_idx=0)
-    return output["depth"][:, 0], output["depth_conf"][:, 0], found["features"]
+    confidence = output["depth_conf"][:, 0] if "depth_conf" in output else None
+    return output["depth"][:, 0], confidence, found["features"]
 
 
 def randomise(net, seed=0):
@@ -108,6 +134,24 @@ def test_da3_equals_the_published_network(upstream, shape):
     assert raw.features.shape[-2:] == (8 * shape[0] // 14, 8 * shape[1] // 14)
 
 
+@pytest.mark.parametrize("shape", [(70, 70), (28, 98), (126, 42)])
+def test_da3_for_one_view_equals_the_published_network(upstream_one_view, shape):
+    theirs = upstream_one_view
+    randomise(theirs)
+    ours = DA3(TINY_ONE_VIEW).eval()
+    ours.load_state_dict(single_view(theirs.state_dict()))
+    pixels = torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(1))
+    depth, _, features = run_upstream(theirs, pixels, TINY.out_layers)
+    with torch.no_grad():
+        raw = ours(pixels)
+    assert depth.std() > 0.01 * depth.mean()
+    assert raw.confidence is None
+    torch.testing.assert_close(
+        raw.prediction, depth.reshape_as(raw.prediction), rtol=2e-5, atol=1e-6
+    )
+    torch.testing.assert_close(raw.features, features, rtol=1e-4, atol=1e-5)
+
+
 def test_small_equals_the_published_network_at_full_width(upstream):
     theirs = upstream(SMALL)
     randomise(theirs)
@@ -123,7 +167,16 @@ def test_small_equals_the_published_network_at_full_width(upstream):
     torch.testing.assert_close(raw.features / scale, features / scale, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "config"), [("small", SMALL), ("base", BASE), ("large", LARGE)])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("-small", SMALL),
+        ("-base", BASE),
+        ("-large", LARGE),
+        ("mono-large", ONE_VIEW),
+        ("metric-large", ONE_VIEW),
+    ],
+)
 def test_da3_published_configurations_names_and_shapes(oracle, monkeypatch, name, config):
     """The whole published network, less what we leave out, is ours: no weight more or less."""
     from depth_anything_3.cfg import create_object, load_config
@@ -132,7 +185,7 @@ def test_da3_published_configurations_names_and_shapes(oracle, monkeypatch, name
     monkeypatch.setattr(torch, "linspace", partial(torch.linspace, device="cpu"))
     with torch.device("meta"):
         theirs = create_object(
-            load_config(str(oracle / f"depth_anything_3/configs/da3-{name}.yaml"))
+            load_config(str(oracle / f"depth_anything_3/configs/da3{name}.yaml"))
         )
         ours = DA3(config)
     wanted = {k: v.shape for k, v in single_view(theirs.state_dict()).items()}
@@ -184,7 +237,9 @@ def test_da3_foreign_weights_are_refused(small_file, tmp_path):
     save_file({"something": torch.zeros(1)}, path)
     with pytest.raises(InputError, match="wanted the weights of da3-small, found others"):
         load_da3("da3-small", path, "r1")
-    with pytest.raises(InputError, match="wanted the weights of da3-small, da3-base, da3-large"):
+    with pytest.raises(
+        InputError, match="wanted the weights of da3-small, da3-base, da3-large, da3-mono"
+    ):
         load_da3("owner/name", path, "r1")
     path.write_bytes(b"no tensors here")
     with pytest.raises(InputError, match="not a readable safetensors"):

@@ -156,3 +156,9 @@ def test_load_mde_everything_essential_works_without_any_extra_and_without_a_net
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "put https://huggingface.co/depth-anything/DA3-BASE" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "flags"), [("MoGe-2", "--kind depth,"), ("marigold", "--affine")])
+def test_load_mde_names_the_flags_for_maps_of_other_packages(name, flags):
+    with pytest.raises(InputError, match=f"runs in its own package.*{flags}"):
+        load_mde(name)

@@ -10,6 +10,7 @@ from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import LITERAL, Ridge, anchor_weights, targets
 from scalefield.errors import InputError
 from scalefield.io.weights import shipped
+from scalefield.mde.affine import Normalisation
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis, basis_maps
 from worlds import random_anchors, stepped_ramp
@@ -130,6 +131,23 @@ def test_basis_takes_the_ridge_of_the_paper():
     anchors = random_anchors(mde_output.shape, 10)
     literal = Basis(ridge=LITERAL)(mde_output, anchors)
     assert not torch.allclose(literal.depth_m, Basis()(mde_output, anchors).depth_m)
+
+
+@pytest.mark.parametrize("kind", ["depth", "disparity"])
+def test_basis_with_the_papers_ridge_depends_on_the_unit_unless_it_is_the_median(kind):
+    """Nothing is centred, so that the ridge shrinks more where log D is far from log depth."""
+    ramp = stepped_ramp().prediction
+    anchors = random_anchors((45, 60), 12)
+    method, medians = Basis(ridge=LITERAL), Normalisation("median")
+    given = [
+        MDEOutput(ramp * unit if kind == "depth" else unit / ramp, kind) for unit in (1.0, 1e4)
+    ]
+    raw, divided = (
+        [method(change(output), anchors).depth_m for output in given]
+        for change in (lambda output: output, medians)
+    )
+    assert float((raw[0] / raw[1]).log().abs().max()) > 1e-3
+    torch.testing.assert_close(*divided, rtol=1e-4, atol=0)
 
 
 def test_basis_names_an_unknown_generator():

@@ -24,7 +24,7 @@ ALLOWED = {
     "labelling.labeller.write_shard": "into the folder that write_folder gives",
     "training.basis.write_model": "Generator.save, which uses write_atomic",
     "training.field.train_field": "FieldModel.save, which uses write_atomic",
-    "basis.pretrained.push_to_hub": "Generator.save, into a temporary folder",
+    "basis.pretrained.upload": "a model's save, into a temporary folder",
     "io.exr.quiet_openexr": "os.devnull, in the place of stderr",
     "cli._keep_streams": "os.devnull, in the place of a closed stream",
     "cli._mute": "os.devnull, in the place of a closed pipe",

@@ -2,21 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import scalefield as sf
 from scalefield import samples
 from scalefield.errors import InputError
 from scalefield.geometry.camera import Camera
-from scalefield.web.edits import parse_edit
-from scalefield.web.measuring import (
-    LEAST_POINTS,
-    extents,
-    measure,
-    parse_points,
-    parse_question,
-)
+from scalefield.web.edits import apply_edit, parse_edit
+from scalefield.web.exports import python_lines
+from scalefield.web.measuring import KINDS, measure, parse_points, parse_question
 from scalefield.web.uploads import Limits
 
 LIMITS, FOV_DEG = Limits(), 62.73
@@ -68,7 +61,7 @@ def test_intervals_of_lengths_hold_the_truth_and_are_narrower_than_a_bound(sampl
         u, v = rng.integers(0, 640, 2), rng.integers(0, 480, 2)
         if 30 < np.hypot(*np.diff([u, v])[:, 0]) < 200:
             rays = np.c_[camera.rays(u.astype(float), v.astype(float)), [1, 1]]
-            lengths.append(float(extents("distance", (rays * truth_m[v, u][:, None])[None])[0]))
+            lengths.append(np.linalg.norm(np.diff(rays * truth_m[v, u][:, None], axis=0)))
             wanted.append(
                 {"kind": "distance", "points": pixels(*zip(u.tolist(), v.tolist(), strict=True))}
             )
@@ -79,9 +72,9 @@ def test_intervals_of_lengths_hold_the_truth_and_are_narrower_than_a_bound(sampl
     assert all(m["low"] <= m["value"] <= m["high"] for m in found)
 
 
-@pytest.mark.parametrize("kind", LEAST_POINTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_measurement_has_the_value_of_the_depths_at_its_points(sample, room, kind: str) -> None:
-    corners = pixels((240, 60), (60, 300), (200, 420))[: max(2, LEAST_POINTS[kind])]
+    corners = pixels((240, 60), (60, 300), (200, 420))[: 3 if kind == "area" else 2]
     found = asked(sample, room["anchors"], {"kind": kind, "points": corners}, points=corners)
     focal = 320 / np.tan(np.radians(FOV_DEG / 2))
     points = [
@@ -96,18 +89,6 @@ def test_measurement_has_the_value_of_the_depths_at_its_points(sample, room, kin
         "area": np.linalg.norm(np.cross(b - a, points[-1] - a)) / 2,
     }[kind]
     assert found["measurements"][0]["value"] == pytest.approx(slow, rel=1e-6)
-
-
-@given(st.integers(3, 7), st.integers(0, 99), st.floats(0.1, 10))
-def test_extents_do_not_change_with_order_and_grow_with_scale(n: int, seed: int, s: float) -> None:
-    points = np.random.default_rng(seed).standard_normal((2, n, 3))
-    for kind, power in (("distance", 1), ("path", 1), ("height", 1), ("area", 2)):
-        values = extents(kind, points[:, :2] if kind in ("distance", "height") else points)
-        scaled = extents(kind, s * (points[:, :2] if kind in ("distance", "height") else points))
-        np.testing.assert_allclose(scaled, s**power * values)
-        if kind != "height":
-            np.testing.assert_allclose(extents(kind, points[:, ::-1]), extents(kind, points))
-    np.testing.assert_allclose(extents("area", np.roll(points, 1, 1)), extents("area", points))
 
 
 def test_scaled_anchors_scale_every_measurement(sample, room) -> None:
@@ -177,16 +158,94 @@ LINE = {"kind": "path", "points": pixels((1, 1), (5, 5))}
         ({}, 'wanted "points"'),
         ({"measurements": 3}, 'wanted "points"'),
         ({"measurements": [LINE]}, "measurements need fov_deg"),
-        ({"measurements": [LINE], "fov_deg": True}, "measurements need fov_deg"),
-        ({"measurements": [LINE], "fov_deg": 10**400}, "between 0 and 180 degrees"),
+        ({"measurements": [LINE], "fov_deg": True}, "fov_deg must be a number"),
         ({"measurements": [{**LINE, "kind": "girth"}], "fov_deg": 60}, "kind is one of distance"),
         ({"measurements": [[]], "fov_deg": 60}, "kind is one of distance"),
-        ({"measurements": [{**LINE, "kind": "area"}], "fov_deg": 60}, "area needs 3 points"),
         ({"measurements": [{"kind": "path"}], "fov_deg": 60}, 'wanted "points"'),
         ({"measurements": [LINE] * 2501, "fov_deg": 60}, "more than 5000 points together"),
     ],
 )
 def test_bad_questions_get_a_sentence(body: dict, words: str) -> None:
-    edit = parse_edit({"anchors": []}, LIMITS)
     with pytest.raises(InputError, match=words):
-        parse_question(body, edit, (60, 80), LIMITS)
+        parse_question(body, parse_edit({"anchors": [], **body}, LIMITS), (60, 80), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "points", "fov_deg", "words"),
+    [
+        ("area", ((1, 1), (9, 9)), 60, "3 pixels or more are wanted, found 2"),
+        ("distance", ((1, 1), (1, 1)), 60, "both ends lie on one pixel"),
+        ("height", ((1, 1), (1, 9)), 10**400, "between 0 and 180 degrees"),
+    ],
+)
+def test_measurement_that_is_impossible_says_why_and_spoils_no_other(
+    sample, room, kind: str, points: tuple, fov_deg: float, words: str
+) -> None:
+    both = {"kind": kind, "points": pixels(*points)}, {**LINE}
+    found = asked(sample, room["anchors"], *both, fov_deg=fov_deg)["measurements"]
+    assert words in found[0]["error"]
+    assert found[0]["value"] is None
+    assert (found[1]["value"] or 0) > 0 or fov_deg > 180
+
+
+KNOWN = {"kind": "distance", "points": pixels((240, 60), (60, 300)), "value_m": 2.3}
+
+
+def test_known_length_alone_gives_metres_everywhere(sample, room) -> None:
+    """The map, single pixels and the exported script have what `recover` gives."""
+    found = asked(sample, [], KNOWN, known=[KNOWN], points=pixels((300, 155)))
+    assert found["measurements"][0]["value"] == pytest.approx(2.3, rel=0.02)
+    length = sf.Length((240, 60), (60, 300), 2.3)
+    expected = sf.recover(
+        sample.image, sf.Anchors([], [], []), measurements=[length], fov_deg=FOV_DEG
+    )
+    assert found["depth_m"][0] == pytest.approx(float(expected.depth_m[155, 300]), rel=2e-3)
+    edit = parse_edit({"anchors": [], "known": [KNOWN], "fov_deg": FOV_DEG}, LIMITS)
+    header, maps = apply_edit(sample, edit)
+    assert header["size"] == "full"
+    shown = sample.relative.output.mde_depth.numpy() * np.exp(maps["log_scale"])
+    np.testing.assert_allclose(shown, expected.depth_m, rtol=5e-3)
+    names: dict = {}
+    exec(compile(python_lines(sample, edit), "recover.py", "exec"), names)
+    np.testing.assert_allclose(names["r"].depth_m, expected.depth_m, rtol=1e-5)
+
+
+def test_known_lengths_scale_with_everything_and_count_beside_anchors(sample, room) -> None:
+    line, point = {"kind": "path", "points": pixels((300, 155), (560, 155))}, pixels((300, 200))
+    once, twice = (
+        asked(sample, [], line, known=[{**KNOWN, "value_m": metres}], points=point)
+        for metres in (2.3, 4.6)
+    )
+    assert twice["depth_m"][0] == pytest.approx(2 * once["depth_m"][0], rel=0.1)
+    both = asked(sample, room["anchors"], KNOWN, known=[KNOWN])["measurements"][0]
+    assert both["value"] == pytest.approx(2.3, rel=0.02)
+    alone = asked(sample, room["anchors"], KNOWN)["measurements"][0]
+    assert both["high"] / both["low"] < alone["high"] / alone["low"]
+
+
+def test_floor_and_objects_count(sample, room) -> None:
+    floor = {"kind": "level", "points": pixels((100, 440), (300, 430), (250, 330))}
+    door = {"kind": "door", "points": pixels((400, 60), (400, 300))}
+    for known in (floor, door):
+        edit = parse_edit({"anchors": room["anchors"], "known": [known], "fov_deg": 62.73}, LIMITS)
+        _, plain = apply_edit(sample, parse_edit({"anchors": room["anchors"]}, LIMITS))
+        _, maps = apply_edit(sample, edit)
+        assert np.isfinite(maps["log_scale"]).all()
+        assert np.abs(maps["log_scale"] - plain["log_scale"]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("known", "method", "words"),
+    [
+        (3, "field", '"known" is a list'),
+        ([3], "field", "known #0: an object with"),
+        ([{"kind": "girth", "points": []}], "field", "known #0: no kind of measurement 'girth'"),
+        ([{**KNOWN, "value_m": -1}], "field", "known #0: length: value_m must be"),
+        ([{"kind": "path", "points": KNOWN["points"]}], "field", "known #0: value_m is wanted"),
+        ([{**KNOWN, "girth": 1}], "field", "known #0: length has no girth"),
+        ([KNOWN], "median", "counts with the method field only, found 'median'"),
+    ],
+)
+def test_bad_known_lengths_get_a_sentence(known: object, method: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_edit({"anchors": [], "known": known, "method": method}, LIMITS)

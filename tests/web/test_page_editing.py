@@ -118,7 +118,7 @@ def test_pasted_table_with_decimal_commas_and_semicolons_is_read(open_page) -> N
     page = open_page()
     paste(page, "u;v;depth_m\n10;20;1,5")
     solved(page, 1)
-    assert distances(page) == ["1.5"]
+    assert distances(page) == ["1.50"]
 
 
 def test_pasted_table_with_two_readings_is_refused(open_page) -> None:
@@ -144,7 +144,7 @@ def test_typed_length_with_two_readings_is_a_question(open_page) -> None:
     assert page.locator("#card-readings button").all_inner_texts() == ["2400 mm", "2.400 mm"]
     page.click("#card-readings button:text-is('2400 mm')")
     solved(page, 1)
-    assert distances(page) == ["2.4"]
+    assert distances(page) == ["2400 mm"]  # as it was chosen
 
 
 def test_typed_lengths_are_read(open_page) -> None:
@@ -153,13 +153,17 @@ def test_typed_lengths_are_read(open_page) -> None:
         "8’3”": "2.5146",
         "5 ft 10": "1.778",
         "10 feet": "3.048",
-        "2 metres": "2",
-        "2m40": "2.4",
+        "2 metres": "2 metres",
+        "2m40": "2m40",
     }
     for i, (text, metres) in enumerate(lengths.items()):
         place(page, 100 + 90 * i, 200, text)
         page.wait_for_selector(f"#anchor-count:text-is('{i + 1}')")
-        assert distances(page)[i] == metres, text
+        assert distances(page)[i] == metres, text  # metric ones as they were typed
+    page.click("#csv-open")
+    rows = page.input_value("#csv-text").split()[1:]
+    assert [row.split(",")[2] for row in rows] == ["2.5146", "1.778", "3.048", "2", "2.4"]
+    page.keyboard.press("Escape")
     page.mouse.click(*at(page, 100, 400))
     page.fill("#card-value", "far")
     page.keyboard.press("Enter")
@@ -186,7 +190,7 @@ def test_typed_length_is_set_at_its_point_when_the_server_has_read_it(open_page)
     page.mouse.click(*at(page, 400, 300))  # closes the card
     waiting[0].continue_()
     page.wait_for_selector("#anchor-count:text-is('1')")
-    assert distances(page) == ["2.4"]
+    assert distances(page) == ["2 m 40"]
     answered("3 m 40", 200)
     page.keyboard.press("Escape")  # gives it up
     waiting[1].continue_()
@@ -195,7 +199,7 @@ def test_typed_length_is_set_at_its_point_when_the_server_has_read_it(open_page)
     page.keyboard.press("Enter")
     waiting[2].continue_()
     painted(page)
-    assert distances(page) == ["2.4", "4.5"]
+    assert distances(page) == ["2 m 40", "4.5"]
 
 
 def test_list_reads_a_length_with_a_unit_and_restores_a_value_that_is_none(open_page) -> None:
@@ -266,7 +270,7 @@ def test_warning_of_two_anchors_on_one_pixel(open_page) -> None:
     page = open_page()
     paste(page, "10,20,1\n10,20,2")
     solved(page, 2)
-    assert page.inner_text("#anchor-notes") == "#1, #2 lie on the same pixel."
+    assert page.inner_text("#anchor-notes") == "On the same pixel lie #1 and #2."
 
 
 # A10: numbers

@@ -8,9 +8,11 @@ import pytest
 from PIL import Image
 
 from web.conftest import serve
-from web.pages import at, distances, drop, painted, place, saved, solved
+from web.pages import at, distances, drop, hover, painted, place, saved, solved
 from web.test_page_projects import as_file
 from web.test_page_tools import measure, measured, six_anchors
+
+FIRST_VALUE = "parseFloat(document.querySelector('#measure-list .value').textContent)"
 
 
 def test_an_anchor_has_its_own_narrow_interval_under_the_pointer(open_page) -> None:
@@ -56,20 +58,20 @@ def test_ends_are_dragged_and_names_are_kept(open_page) -> None:
     page.mouse.move(*at(page, 300, 380))
     page.mouse.up()
     page.wait_for_function(
-        "(wanted) => parseFloat(document.querySelector('#measure-list .value').textContent) > wanted",
+        f"(wanted) => {FIRST_VALUE} > wanted",
         arg=1.5 * before,
     )
-    page.locator("#measure-list input").fill("Rug")
+    page.locator("#measure-list .kind").fill("Rug")
     page.keyboard.press("Tab")
     saved(page)
     page.reload()
     page.wait_for_selector("body[data-screen=work]")
-    assert page.locator("#measure-list input").input_value() == "Rug"
+    assert page.locator("#measure-list .kind").input_value() == "Rug"
     assert measured(page)[0][0] > 1.5 * before
     page.keyboard.press("Control+z")  # the name
     page.keyboard.press("Control+z")  # the whole drag
     page.wait_for_function(
-        "(wanted) => parseFloat(document.querySelector('#measure-list .value').textContent) < wanted",
+        f"(wanted) => {FIRST_VALUE} < wanted",
         arg=1.1 * before,
     )
 
@@ -138,7 +140,7 @@ def test_photos_can_be_closed_and_the_present_one_is_in_sight(open_page, png) ->
     page.wait_for_selector("#gallery [aria-label^='made18.png'][aria-current=true]")
     assert page.locator("#gallery .thumb").count() == 19
     page.click("#new-photo")
-    assert page.locator("#recent-list .recent:has-text('made19.png')").count() == 1
+    page.wait_for_selector("#recent-list .recent:has-text('made19.png')")
 
 
 def test_panorama_is_warned_of(open_page, png) -> None:
@@ -159,3 +161,48 @@ def test_address_for_a_phone_is_a_code(open_page, browser) -> None:
     assert page.inner_text("#phone-address") == address
     page.wait_for_function("() => document.getElementById('phone-code').naturalWidth > 0")
     stop()
+
+
+def test_a_known_length_gives_metres_and_survives_undo_and_a_project_file(open_page) -> None:
+    page = open_page()
+    page.click("[data-tool=measure]")
+    measure(page, (240, 60), (60, 300))
+    page.fill("#measure-list .known", "2.30")
+    page.keyboard.press("Enter")
+    solved(page, 0)
+    page.wait_for_selector("#measure-list .range:text-is('fits')")
+    page.click("[data-tool=point]")
+    assert hover(page, 300, 155) == pytest.approx(4.42, rel=0.25)
+    with page.expect_download() as download:
+        page.click("#save-project")
+    path = download.value.path()
+    page.keyboard.press("Control+z")
+    page.wait_for_selector("#measure-list .value:text-is('–')")
+    page.set_input_files(
+        "#project-file-2", {"name": "p.zip", "mimeType": "x", "buffer": path.read_bytes()}
+    )
+    page.wait_for_selector("#measure-list .range:text-is('fits')")
+    assert page.input_value("#measure-list .known") == "2.30 m"
+    page.fill("#measure-list .known", "door")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#measure-list .value:text-is('2.00 m')")
+    page.select_option("#method", "median")  # which lengths do not count with
+    page.wait_for_selector("#measure-list .value:text-is('–')")
+
+
+def test_a_distance_along_the_slant_is_a_shorter_depth(open_page) -> None:
+    page = open_page()
+    page.mouse.click(*at(page, 10, 20))
+    page.fill("#card-value", "4")
+    page.check("#card-slant")
+    page.keyboard.press("Enter")
+    solved(page, 1)
+    assert distances(page) == ["4"]
+    focal = 320 / np.tan(np.radians(62.73 / 2))
+    ray = np.sqrt(1 + ((10 - 319.5) / focal) ** 2 + ((20 - 239.5) / focal) ** 2)
+    page.click("#csv-open")
+    u, v, depth_m = map(float, page.input_value("#csv-text").split()[1].split(","))
+    assert depth_m * np.sqrt(1 + ((u - 319.5) / focal) ** 2 + ((v - 239.5) / focal) ** 2) == (
+        pytest.approx(4)
+    )
+    assert depth_m == pytest.approx(4 / ray, rel=0.01)

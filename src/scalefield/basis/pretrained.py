@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -32,10 +33,10 @@ tags: [depth-estimation, metric-depth, scalefield]
 import scalefield as sf
 
 anchors = sf.Anchors.read("anchors.csv")
-r = sf.recover("photo.jpg", anchors, method="basis", generator="{repository}")
+r = sf.recover("photo.jpg", anchors, method="{method}", {option}="{repository}")
 ```
 
-K = {k} basis maps, {parameters} parameters, {features}.
+{about}
 
 ## Data
 
@@ -65,22 +66,27 @@ class Card:
             if not getattr(self, name):
                 raise InputError(f"a model card must state its {name}")
 
-    def markdown(self, generator: Generator, repository: str) -> str:
-        """The card as the hub's README.md."""
-        config = generator.config
-        channels = config.used_channels
-        uses = f"with F of {channels} channels" if channels else "without features (F = 0)"
+    def markdown(self, repository: str, *, method: str, option: str, about: str) -> str:
+        """The card as the hub's README.md, for weights that are this option of a method."""
         return CARD.format(
             licence=self.licence,
             name=repository.rpartition("/")[2],
             summary=self.summary,
             repository=repository,
-            k=config.k,
-            parameters=f"{generator.parameter_count:,}",
-            features=uses,
+            method=method,
+            option=option,
+            about=about,
             data=self.data,
             figures=_table(self.figures),
         )
+
+
+@runtime_checkable
+class Savable(Protocol):
+    """A model that can write its weights and configuration to a folder."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files."""
 
 
 @lru_cache(maxsize=64)  # a table may have a row for each of dozens
@@ -118,13 +124,25 @@ def push_to_hub(
 
     huggingface_hub provides the login (`hf auth login`).
     """
+    channels = generator.config.used_channels
+    uses = f"with F of {channels} channels" if channels else "without features (F = 0)"
+    about = (
+        f"K = {generator.config.k} basis maps, {generator.parameter_count:,} parameters, {uses}."
+    )
+    text = card.markdown(repository, method="basis", option="generator", about=about)
+    return upload(generator, repository, text, private=private, message=message)
+
+
+def upload(
+    model: Savable, repository: str, card: str, *, private: bool | None, message: str
+) -> str:
+    """Upload a model and its card in one commit; returns its address."""
     from huggingface_hub import HfApi
 
     api = HfApi()
     with tempfile.TemporaryDirectory() as folder:
-        generator.save(folder)
-        text = card.markdown(generator, repository)
-        write_atomic(Path(folder, "README.md"), text.encode())
+        model.save(folder)
+        write_atomic(Path(folder, "README.md"), card.encode())
         api.create_repo(repository, private=private, exist_ok=True)
         commit = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     return str(commit.commit_url)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
@@ -13,6 +12,7 @@ from scipy.ndimage import binary_dilation, distance_transform_edt
 
 from scalefield.errors import InputError
 from scalefield.geometry.camera import Camera, depth_edges, normals
+from scalefield.recovery import interval_factor
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ METRICS: dict[str, Metric] = {
 """The metrics: p is predicted and t true depth in metres, over the pixels of one image."""
 
 LEVELS = (50, 80, 90, 95)
-"""Nominal coverage, in per cent, of central intervals of a normal distribution around ln p."""
-WIDTHS = {level: NormalDist().inv_cdf(0.5 + level / 200) for level in LEVELS}
+"""Nominal coverage, in per cent, of the intervals of a recovery around ln p."""
+WIDTHS = {level: interval_factor(level / 100) for level in LEVELS}
 """Half of each interval, in standard deviations."""
 COVERAGE = (*(f"coverage_{level}" for level in LEVELS), "std_log")
 """Metrics of uncertainty: the shares of pixels that the intervals cover, and their width, the mean

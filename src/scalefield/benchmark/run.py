@@ -26,6 +26,7 @@ from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.benchmark.metrics import Structure, Truth, coverage_sums, sums
+from scalefield.benchmark.protocols import PROTOCOLS, protocol_anchors, protocol_named
 from scalefield.datasets import Frame
 from scalefield.datasets.source import FrameSource
 from scalefield.datasets.splits import write_list
@@ -64,6 +65,8 @@ class Evaluation:
     """Seed of the anchors."""
     ranges_m: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Depth ranges by source, for the folder layout."""
+    protocol: str = ""
+    """The public benchmark whose patterns of anchors replace the regimes; see `protocols`."""
     cached: bool = False
     """Whether the MDE's outputs go through the cache, which rounds features to float16."""
     source: str = ""
@@ -73,7 +76,9 @@ class Evaluation:
         unknown = [r for r in self.regimes if r not in REGIMES]
         if unknown:
             raise InputError(f"no anchor regime {unknown[0]!r}; there are {', '.join(REGIMES)}")
-        if not (set(self.regimes) or self.drop):
+        if self.protocol:
+            protocol_named(self.protocol, self.dataset)
+        if not self.conditions:
             raise InputError("nothing to evaluate: no anchor regime and no drop-anchor sequence")
         rows = [(m.label, c) for m in self.methods for c in self.conditions if m.applies(c)]
         twice = [row for row in rows if rows.count(row) > 1]
@@ -85,7 +90,9 @@ class Evaluation:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Anchor regimes, then the steps of the drop-anchor sequence."""
+        """Anchor regimes, then the steps of the drop-anchor sequence; or those of the protocol."""
+        if self.protocol:
+            return PROTOCOLS[self.protocol].patterns
         drops = tuple(f"drop-{n}" for n in DROP_SEQUENCE) if self.drop else ()
         return (*self.regimes, *drops)
 
@@ -187,6 +194,10 @@ class Evaluator:
     def anchor_sets(self, frame: Frame) -> Iterator[tuple[str, Anchors]]:
         """The frame's anchors under each condition."""
         seed = self.evaluation.seed
+        if self.evaluation.protocol:
+            for pattern in self.evaluation.conditions:
+                yield pattern, protocol_anchors(frame, pattern, seed)
+            return
         for regime in self.evaluation.regimes:
             drawn = sample_anchors(frame.depth_m, frame.mask, regime, seed=seed, name=frame.name)
             yield regime, drawn

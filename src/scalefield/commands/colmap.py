@@ -28,7 +28,7 @@ AMBIGUOUS_ORIENTATION = (
     "rotated or the stored pixels; the stored ones are assumed, because COLMAP reads those"
 )
 AMBIGUOUS_CODE = "ambiguous_orientation"
-RECORD, TRANSFORMS = "colmap.json", "transforms.json"
+RECORD, TRANSFORMS, CLOUD = "colmap.json", "transforms.json", "points.ply"
 INDEX_EVERY = 50
 """Images after which colmap.json and depth_params.json are written again."""
 
@@ -218,14 +218,17 @@ class ColmapCommand:
     ) -> list[str]:
         """Write transforms.json, or return the reason why it cannot be written."""
         from scalefield.export.nerfstudio import add_depth, is_ours, make_transforms
+        from scalefield.export.splatting import write_model_points
         from scalefield.io import write_json
 
+        write_model_points(model, self.out / CLOUD)
         files = {frame.name: images / frame.name for frame in frames.values()}
         depth = {frame.name: scene.file(stem, ".npy") for stem, frame in frames.items()}
         path = self.out / TRANSFORMS
         try:
             if not is_ours(path):
-                write_json(path, add_depth(path, model, files, depth))
+                content = add_depth(path, model, files, depth)
+                write_json(path, {"ply_file_path": CLOUD, **content})
                 return []
             shapes = {
                 frame.name: _image_shape(frame, images, done.get(stem))
@@ -234,7 +237,7 @@ class ColmapCommand:
             content = make_transforms(model, files, depth, shapes, self.out)
         except InputError as e:
             return [f"no transforms.json for nerfstudio: {e}"]
-        write_json(path, content)
+        write_json(path, {**content, "ply_file_path": CLOUD})
         return []
 
     def frames(self, sparse: Path) -> tuple[Any, list[ColmapFrame], list[ColmapFrame]]:
@@ -316,6 +319,7 @@ def _recover_frame(
     anchors = turn.upright(frame.anchors_in(turn.shape(shape)), shape)
     recovery = recover_from(relative(image, stem), anchors, method).numpy()
     report, depth = recovery.report, turn.stored(recovery.depth_m)
+    std = None if recovery.std_log is None else turn.stored(recovery.std_log)
     warnings = report.warnings
     if not certain:
         warnings = (*warnings, Warning(AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION))
@@ -327,4 +331,4 @@ def _recover_frame(
         "fallbacks": [asdict(fallback) for fallback in report.fallbacks],
         "warnings": [asdict(warning) for warning in warnings],
     }
-    return scene.write(stem, depth, record)
+    return scene.write(stem, depth, record, std)

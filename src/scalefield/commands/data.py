@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from scalefield.datasets.source import FrameSource
     from scalefield.mde.own_maps import RelativeDepth
 
-Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd", "predictions"]
+Layout = Literal[
+    "folder", "kitti", "urbansyn", "sunrgbd", "predictions",
+    "nyu", "void", "ibims", "diode", "eth3d", "kitti-dc",
+]  # fmt: skip
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 Intrinsics = Annotated[
     tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,6 +28,9 @@ class EvaluateCommand:
     """Anchor regimes: 10–15, 100–120 and 500–530 anchors per image."""
     drop: bool = True
     """Also run the drop-anchor sequence 9, 7, 5, 3, 1."""
+    protocol: Literal["omni-dc", "nyu", "void", "kitti-dc"] | None = None
+    """Sampling of a public benchmark instead of --regimes and --drop; published rows are printed
+    beside the results. omni-dc is for --dataset ibims, diode and eth3d."""
     seed: int = 0
     """Seed of the anchors."""
     shard: str = "0/1"
@@ -40,11 +44,14 @@ class EvaluateCommand:
         """Evaluate, score and print the table."""
         from scalefield.benchmark.gallery import write_gallery
         from scalefield.benchmark.method_spec import parse_methods
+        from scalefield.benchmark.published_rows import protocol_table
         from scalefield.benchmark.report.text import overview
         from scalefield.benchmark.run import Evaluation, Evaluator, run
         from scalefield.benchmark.score import score_files
 
         data = self.data
+        if self.protocol and self.protocol != "omni-dc" and data.dataset == "folder":
+            data = dataclasses.replace(data, dataset=self.protocol)
         source = data.source()
         evaluation = Evaluation(
             name=data.data_name,
@@ -52,8 +59,9 @@ class EvaluateCommand:
             split=self.split,
             mde=data.mde_name,
             methods=parse_methods(self.methods),
-            regimes=self.regimes,
-            drop=self.drop,
+            regimes=() if self.protocol else self.regimes,
+            drop=self.drop and not self.protocol,
+            protocol=self.protocol or "",
             seed=self.seed,
             ranges_m=getattr(source.dataset, "ranges_m", {}),
             cached=data.cache is not None,
@@ -76,7 +84,7 @@ class EvaluateCommand:
         results = score_files(self.out, names)
         if self.gallery:
             write_gallery(evaluator)
-        print(overview(results))
+        print(protocol_table(results) if self.protocol else overview(results))
         print(f"\n{self.out / 'results.json'}; pictures and tables: scalefield report {self.out}")
 
 

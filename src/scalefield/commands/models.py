@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RECOMMENDED = {
+    "dav2-small": "for real work (pip install 'scalefield[mde]'; fetched once)",
+    "lite": "the default: small, in this package, needs no network",
+}
+"""Estimators to begin with, by purpose."""
+
 
 @dataclass(frozen=True)
 class ModelsCommand:
     """List the depth estimators: size, kind, features, licences, and whether their weights are on
-    this machine."""
+    this machine. Recommended ones are marked."""
 
     def run(self) -> None:
         """Print the table; `here` means that no download is needed."""
@@ -19,7 +25,7 @@ class ModelsCommand:
         head = ("name", "size", "kind", "F", "code", "weights", "loaded from", "here")
         rows = [
             (
-                name,
+                f"{name} *" if name in RECOMMENDED else name,
                 f"{card.parameters_m} M",
                 f"affine {card.kind}" if card.affine else card.kind,
                 f"{card.feature_channels or '–'}",
@@ -34,4 +40,6 @@ class ModelsCommand:
         for row in (head, *rows):
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print("  ".join(cells).rstrip())
+        marked = "\n".join(f"* {name}: {purpose}" for name, purpose in RECOMMENDED.items())
+        print(f"\n{marked}")
         print("\nAlso: any hub id owner/name[@revision], a folder, an .onnx file with its .json.")

@@ -127,7 +127,7 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     from scalefield.io import write_atomic
     from scalefield.runtime.progress import progress
 
-    anchors_of = anchor_finder(command, source)
+    anchors_of = anchor_finder(command.anchors, source)
     solve = make_solver(command, [item.key for item in source.images], stream=stream)
     records: list[dict[str, Any]] = []
     items = islice(_every_nth(source, command.every), command.limit)
@@ -209,9 +209,8 @@ def _count(source: Source, command: RecoverCommand) -> int | None:
     return total if command.limit is None else min(total, command.limit)
 
 
-def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], Path | None]:
+def anchor_finder(given: Path | None, source: Source) -> Callable[[Item], Path | None]:
     """A function from an image or frame to its file of anchors, which is None if it has none."""
-    given = command.anchors
     if given is None:
         return lambda item: None if item.frame is not None else _beside(item.path)
     if not given.is_dir():  # the anchors of the first frame of a stream

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from scalefield.datasets.folder import Folder
 from scalefield.datasets.frame import Dataset, Frame
 from scalefield.datasets.kitti import Kitti
 from scalefield.datasets.predictions import Predictions
+from scalefield.datasets.published import LAYOUTS, Published
 from scalefield.datasets.splits import SPLITS
 from scalefield.datasets.sunrgbd import SunRgbd
 from scalefield.datasets.urbansyn import UrbanSyn
@@ -21,6 +23,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "sunrgbd": SunRgbd,
     "folder": Folder,
     "predictions": Predictions,
+    **{name: partial(Published, layout=name) for name in LAYOUTS},
 }
 
 

@@ -39,11 +39,18 @@ class Frame:
     sky: Bool[np.ndarray, "_ _"] | None = None
     intrinsics: tuple[float, float, float, float] | None = None
     """fx, fy, cx, cy in pixels."""
+    sparse_m: Float32[np.ndarray, "_ _"] | None = None
+    """Measured depth that comes with the image, for example of a LiDAR; NaN where there is none."""
     mde_output: MDEOutput | None = None
     """The prediction of an estimator, where the dataset has one for each image."""
 
     def __post_init__(self) -> None:
-        sizes = {"depth map": self.depth_m, "label image": self.labels, "sky mask": self.sky}
+        sizes = {
+            "depth map": self.depth_m,
+            "label image": self.labels,
+            "sky mask": self.sky,
+            "sparse depth": self.sparse_m,
+        }
         for name, array in sizes.items():
             if array is not None and array.shape != self.image.shape[:2]:
                 found, wanted = map(size_text, (array.shape, self.image.shape))
@@ -57,7 +64,7 @@ class Frame:
     def sha256(self) -> str:
         """A fingerprint of everything that influences a score."""
         digest = hashlib.sha256(f"{self.name} {self.depth_range_m}".encode())
-        for array in (self.image, self.depth_m, self.labels, self.sky):
+        for array in (self.image, self.depth_m, self.labels, self.sky, self.sparse_m):
             if array is not None:
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)

@@ -1,4 +1,5 @@
-"""A reader for one numeric matrix of a MATLAB file (version 5, which MATLAB writes up to 7.2).
+"""A reader for one numeric matrix of a MATLAB file (version 5, which MATLAB writes up to 7.2), also
+as the field of a struct.
 
 scipy's reader is not used because damaged files crash it. Format:
 https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf
@@ -23,8 +24,9 @@ NUMBERS = {
 NUMERIC_CLASSES = range(6, 16)
 
 
-def read_matrix(data: bytes, name: str) -> np.ndarray:
-    """The matrix of that name; ValueError if there is none or the file is damaged."""
+def read_matrix(data: bytes, name: str, field: str | None = None) -> np.ndarray:
+    """The matrix of that name, or a field of the struct of that name; ValueError if there is none
+    or the file is damaged."""
     order = {b"IM": "<", b"MI": ">"}.get(data[126:128])
     if order is None:
         raise ValueError("no MATLAB file of version 5")
@@ -32,8 +34,27 @@ def read_matrix(data: bytes, name: str) -> np.ndarray:
         if kind == MATRIX:
             flags, shape, title, *values = _elements(body, order)
             if title[1] == name.encode():
+                if field is not None:
+                    flags, shape, values = _field(values, field, order)
                 return _matrix(flags[1], shape[1], values[0], order)
     raise ValueError(f"no matrix {name!r}")
+
+
+def _field(values: list[tuple[int, bytes]], field: str, order: str) -> tuple:
+    """Flags, shape and values of the field of a struct."""
+    if len(values) < 2 or len(values[0][1]) != 4:
+        raise ValueError("it is no struct")
+    width = int(np.frombuffer(values[0][1], f"{order}i4")[0])
+    text = values[1][1]
+    names = [text[i : i + width].split(b"\0")[0] for i in range(0, len(text), max(width, 1))]
+    if field.encode() not in names or names.index(field.encode()) + 2 >= len(values):
+        raise ValueError(f"the struct has no field {field!r}")
+    kind, body = values[2 + names.index(field.encode())]
+    parts = list(_elements(body, order))
+    if kind != MATRIX or len(parts) < 4:
+        raise ValueError(f"the field {field!r} is no matrix")
+    flags, shape, _, *numbers = parts
+    return flags, shape, numbers
 
 
 def _unpacked(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:

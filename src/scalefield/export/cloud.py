@@ -75,8 +75,12 @@ class PointCloud:
         return f"PointCloud({len(self.points_m)} points, {near:.2f} … {far:.2f} m)"
 
 
-def write_ply(path: str | Path, cloud: PointCloud) -> None:
-    """Binary PLY, in the camera's frame: position, normal, colour and, if known, std_log."""
+def write_ply(
+    path: str | Path,
+    cloud: PointCloud,
+    frame: str = "metres; camera at the origin: x right, y down, z forward",
+) -> None:
+    """Binary PLY: position, normal, colour and, if known, std_log; `frame` becomes its comment."""
     columns = {
         **{axis: cloud.points_m[:, i] for i, axis in enumerate("xyz")},
         **{f"n{axis}": cloud.normals[:, i] for i, axis in enumerate("xyz")},
@@ -92,7 +96,7 @@ def write_ply(path: str | Path, cloud: PointCloud) -> None:
     header = [
         "ply",
         "format binary_little_endian 1.0",
-        "comment metres; camera at the origin: x right, y down, z forward",
+        f"comment {frame}",
         f"element vertex {len(vertices)}",
         *(f"property {kind} {name}" for name, kind in kinds.items()),
         "end_header\n",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw
 
+from scalefield.errors import counted
 from scalefield.export.preview import (
     CERTAIN_TO_UNCERTAIN,
     INK,
@@ -70,7 +71,8 @@ def draw_explanation(explanation: Explanation) -> Image.Image:
         scale = Scale(CERTAIN_TO_UNCERTAIN, 0.0, max(float(g.max()) for g in gates.values()))
         panels.append(sheet.panel(scale.colours(gate), f"gate of {name}", scale))
     others = [name for name in explanation.parts if name not in shown]
-    notes = [f"{100 * sum(explanation.shares[n] for n in others):.0f} % in {len(others)} others"]
+    share = 100 * sum(explanation.shares[name] for name in others)
+    notes = [f"{share:.0f} % in {counted(len(others), 'other part')}"]
     if spectrum is not None:
         panels.append(Panel(_spectrum(sheet, spectrum.eigenvalues, spectrum.energy), "spectrum"))
         notes.append(
@@ -98,11 +100,12 @@ def jpeg(picture: Image.Image) -> bytes:
 def _anchors(sheet: Sheet, picture: Image.Image, explanation: Explanation) -> Image.Image:
     """The anchors as discs whose area is their influence."""
     draw, most = ImageDraw.Draw(picture), max(float(explanation.influence.max()), 1e-12)
+    largest = sheet.text * min(1.0, math.sqrt(20 / len(explanation.anchors)))
     for u, v, share in zip(
         explanation.anchors.u, explanation.anchors.v, explanation.influence / most, strict=True
     ):
         x, y = (u + 0.5) * sheet.zoom_u, (v + 0.5) * sheet.zoom_v
-        radius = 1.5 + sheet.text * math.sqrt(share)
+        radius = 1.5 + largest * math.sqrt(share)
         box = (x - radius, y - radius, x + radius, y + radius)
         draw.ellipse(box, tuple(NEAR_TO_FAR[40].tolist()), INK)
     return picture

@@ -13,7 +13,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.errors import InputError, one_line
+from scalefield.export.splatting import SceneFolder
 from scalefield.io import read_json
+from scalefield.scene.view import View
 
 DISTORTION: dict[str, tuple[str, ...]] = {
     "SIMPLE_PINHOLE": (),
@@ -81,6 +83,39 @@ def make_transforms(
         **shared,
         "frames": [frame if shared else {**frame, **own} for frame, own in frames],
     }
+
+
+def scene_transforms(
+    views: Mapping[str, View],
+    shapes: Mapping[str, tuple[int, int]],
+    files: SceneFolder,
+    factor: float,
+    cloud: Path | None,
+) -> dict[str, Any]:
+    """The transforms.json of posed views with their depth, for the folder of `files`; positions are
+    multiplied by `factor`."""
+    frames = []
+    for name, view in views.items():
+        camera, (height, width) = view.camera, shapes[name]
+        pose = view.camera_to_world @ np.diag([1.0, -1.0, -1.0, 1.0])
+        pose[:3, 3] *= factor
+        lens = (*camera.distortion, 0.0, 0.0, 0.0, 0.0)[:4]
+        frame = {
+            "depth_file_path": _relative(files.file(name, ".npy"), files.out),
+            "transform_matrix": pose.tolist(),
+            "w": width,
+            "h": height,
+            "fl_x": camera.fx,
+            "fl_y": camera.fy,
+            "cx": camera.cx + 0.5,
+            "cy": camera.cy + 0.5,
+            **dict(zip(("k1", "k2", "p1", "p2"), map(float, lens), strict=True)),
+        }
+        if isinstance(view.image, Path):
+            frame["file_path"] = _relative(view.image, files.out)
+        frames.append(frame)
+    found = {"made_by": "scalefield scene", "camera_model": "OPENCV", "frames": frames}
+    return found if cloud is None else {**found, "ply_file_path": _relative(cloud, files.out)}
 
 
 def add_depth(

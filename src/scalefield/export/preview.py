@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,12 @@ def round_steps(low: float, high: float, most: int) -> list[float]:
     return []
 
 
+ERROR_PANEL, LARGEST_ERROR = 460, 0.3
+"""Width of a panel of `draw_errors`, and the relative error at the end of its colours."""
+NUMBERED_SIDE = 1600
+"""Longest side of `with_numbers`."""
+
+
 def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
     """A scale for depths: their 0.5th to 99.5th percentile, logarithmic from a ratio of 8 on."""
     finite = values[np.isfinite(values)]
@@ -198,6 +204,62 @@ def draw_preview(
         deviation_colours(std_log, spread), f"standard deviation · median {typical}", spread
     )
     return sheet.draw([[first, recovered, uncertain], [estimated, scaled]], notes)
+
+
+def draw_errors(
+    image: UInt8[np.ndarray, "h w 3"], anchors: Anchors, errors: Mapping[str, np.ndarray]
+) -> Image.Image:
+    """The photograph with its anchors beside maps of relative errors by title, in one colour
+    scale; the text can be read at half the size."""
+    height, width = image.shape[:2]
+    size = ERROR_PANEL, round(ERROR_PANEL * height / width)
+    text, gap = ERROR_PANEL // 16, ERROR_PANEL // 40
+    font, table = ImageFont.load_default(text), SMALL_TO_LARGE[128:].repeat(2, axis=0)
+    scale = Scale(table, 0.0, LARGEST_ERROR)
+    photograph = Image.fromarray(image).resize(size, Image.Resampling.LANCZOS)
+    panels = {counted(len(anchors), "measured point"): photograph}
+    for title, error in errors.items():
+        panels[title] = Image.fromarray(scale.colours(error)).resize(size, Image.Resampling.BOX)
+    sheet = Image.new("RGB", (len(panels) * (size[0] + gap) + gap, size[1] + 5 * text), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    for column, (title, panel) in enumerate(panels.items()):
+        x = gap + column * (size[0] + gap)
+        draw.text((x, text), title, INK, font, "lm")
+        sheet.paste(panel, (x, 2 * text))
+        for u, v in zip(anchors.u.tolist(), anchors.v.tolist(), strict=True):
+            place = (x + (u + 0.5) * size[0] / width, 2 * text + (v + 0.5) * size[1] / height)
+            draw.circle(place, gap * (0.6 if column == 0 else 0.35), "white", "black")
+    x, y = 2 * gap + size[0], size[1] + round(2.6 * text)
+    bar = Image.fromarray(table[None].repeat(text // 2, axis=0))
+    sheet.paste(bar.resize((size[0], text // 2)), (x, y))
+    for share in np.linspace(0, 1, 4):
+        label = f"{100 * share * LARGEST_ERROR:.0f} %" + (" or more" if share == 1 else "")
+        draw.text((x + share * size[0], y + text), label, INK, font, "lt" if share == 1 else "mt")
+    draw.text((x - gap, y + text // 4), "relative error", INK, font, "rm")
+    return sheet
+
+
+def with_numbers(
+    image: UInt8[np.ndarray, "h w 3"], pixels: Sequence[tuple[int, int]], anchors: Anchors
+) -> Image.Image:
+    """The photograph with a numbered circle around each pixel and a dot on each anchor, at most
+    `NUMBERED_SIDE` pixels wide and high."""
+    picture = Image.fromarray(image)
+    picture.thumbnail((NUMBERED_SIDE, NUMBERED_SIDE))
+    scale, radius = picture.width / image.shape[1], max(5, round(max(picture.size) / 90))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(2 * radius)
+    for u, v in zip(anchors.u.tolist(), anchors.v.tolist(), strict=True):
+        draw.circle((u * scale, v * scale), max(2, radius / 3), "white", "black")
+    for number, (u, v) in enumerate(pixels, 1):
+        place = (u * scale, v * scale)
+        for colour, width in (("black", 5), ("yellow", 3)):
+            draw.circle(place, radius, outline=colour, width=max(1, width * radius // 12))
+        draw.circle(place, 1, "yellow")
+        right = place[0] > picture.width - 5 * radius
+        beside = (place[0] + (-1.3 if right else 1.3) * radius, place[1])
+        anchor = "rm" if right else "lm"
+        draw.text(beside, f"{number}", "yellow", font, anchor, stroke_width=2, stroke_fill="black")
+    return picture
 
 
 def format_std_log(std_log: float) -> str:

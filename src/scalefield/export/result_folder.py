@@ -45,7 +45,8 @@ def write_outputs(
 ) -> int:
     """Write all `OUTPUTS` and the further `formats` (see `export.FORMATS`), or nothing.
 
-    `png_units` are the units per metre of depth.png, by default those of `depth_png_units`. Returns the number of pixels that depth.png cannot hold.
+    `png_units` are the units per metre of depth.png, by default those of `depth_png_units`. Returns
+    the number of pixels that depth.png cannot hold.
     """
     report = recovery.report
     png_units = png_units or depth_png_units(recovery.depth_m)
@@ -64,6 +65,7 @@ def write_outputs(
             "png_units_per_metre": png_units,
             "png_overflow_pixels": overflow,
             "leave_one_out_error": median_error(report.leave_one_out_log),
+            "held_out_error": median_error(report.errors_log),
             "report": report.as_short_dict(MOST_LISTED),
             "provenance": provenance(),
         }
@@ -142,11 +144,13 @@ def summary(recovery: Recovery[np.ndarray]) -> str:
         lines.append(
             f"  shift of the {report.kind} map: {value:.3g} (90 % interval {low:.3g} … {high:.3g})"
         )
-    left_out, fitted = map(median_error, (report.leave_one_out_log, report.residuals_log))
+    left_out, fitted = map(median_error, (report.errors_log, report.residuals_log))
     if left_out is not None:
         error = f"{100 * left_out:.1f} %"
         folds = report.left_out_folds
         procedure = f"cross-validation with {folds} folds" if folds else "leave-one-out"
+        if report.held_out_log:
+            procedure = "left out with their neighbours, which are closer than most pixels"
         lines.append(f"  each anchor from the others: median error {error} ({procedure})")
     elif fitted is not None and len(report.residuals_log) > 1:
         error = f"{100 * fitted:.1f} %"

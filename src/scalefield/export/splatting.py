@@ -13,6 +13,7 @@ from PIL import Image
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
+from scalefield.export.cloud import PointCloud, write_ply
 from scalefield.io import read_json, write_image, write_json, write_map
 
 LEVELS = 65536
@@ -50,13 +51,22 @@ def reference_inverse(anchors: Iterable[Anchors]) -> float:
     return 2 / float(np.median(near))
 
 
+def write_model_points(model: Any, path: Path) -> None:
+    """The points of a COLMAP model with their colours as PLY, from which splats can begin."""
+    points = list(model.points3D.values())
+    xyz = np.array([point.xyz for point in points], np.float32)
+    colours = np.array([point.color for point in points], np.uint8)
+    write_ply(path, PointCloud(xyz, colours, np.zeros_like(xyz)), "world of the COLMAP model")
+
+
 @dataclass(frozen=True)
 class SceneFolder:
     """Depth of a scene's images under `out`, in the model's unit, each written when it is known.
 
     depths/NAME.png and sparse/0/depth_params.json are for the Gaussian-splatting trainer,
-    depths_npy/NAME.npy for nerfstudio. depths_npy/NAME.json is the record of an image. It is
-    written last, so an image with a record is complete.
+    depths_npy/NAME.npy for nerfstudio; std_npy/NAME.npy is the standard deviation of log-depth,
+    from which losses and fusions take their weights. depths_npy/NAME.json is the record of an
+    image. It is written last, so an image with a record is complete.
     """
 
     out: Path
@@ -74,7 +84,11 @@ class SceneFolder:
         return self.out / folder / f"{stem}{kind}"
 
     def write(
-        self, stem: str, depth: Float[np.ndarray, "h w"], record: Mapping[str, Any]
+        self,
+        stem: str,
+        depth: Float[np.ndarray, "h w"],
+        record: Mapping[str, Any],
+        std: Float[np.ndarray, "h w"] | None = None,
     ) -> dict[str, Any]:
         """Write an image's depth and record; returns the record with its scale and clipped pixels.
 
@@ -86,6 +100,8 @@ class SceneFolder:
         scale = float(np.clip(1 / nearest, self.reference / 2, 2 * self.reference))
         write_npy_depth(self.file(stem, ".npy"), depth)
         clipped = write_inverse_depth(self.file(stem, ".png"), depth, scale)
+        if std is not None:
+            write_map(self.out / "std_npy" / f"{stem}.npy", std.astype(np.float32))
         complete = {**record, "nearest": nearest, "inverse_scale": scale, "clipped_pixels": clipped}
         write_json(self.file(stem, ".json"), complete)
         return complete

@@ -70,6 +70,8 @@ class Blocks:
     """Anchors of each block; 0 where there is none."""
     mask: Bool[Tensor, "b s"]
     """Whether there is an anchor."""
+    static: bool = False
+    """Whether nothing may depend on where anchors are, as in a CUDA graph."""
 
     @classmethod
     def split(
@@ -88,12 +90,13 @@ class Blocks:
         `static`, and on a GPU, they are those of `blocks_in_strips`.
         """
         mask = observations.mask
-        n = len(mask)
+        n, static = len(mask), static or mask.is_cuda
         if n <= config.block_size:
             index = torch.arange(n, device=mask.device)[None]
-            return cls(index.masked_fill(~mask, 0), mask[None])
-        if static or mask.is_cuda:
-            return cls(*blocks_in_strips(observations.inputs.position, mask, config.block_size))
+            return cls(index.masked_fill(~mask, 0), mask[None], static)
+        if static:
+            strips = blocks_in_strips(observations.inputs.position, mask, config.block_size)
+            return cls(*strips, static)
         known = mask.nonzero()[:, 0]
         if len(known) <= config.block_size:
             return cls(known[None], torch.ones(1, len(known), dtype=torch.bool))
@@ -105,7 +108,7 @@ class Blocks:
     def within(self, mask: Bool[Tensor, " n"]) -> Blocks:
         """The same blocks without the anchors outside a mask."""
         known = self.mask & mask[self.index]
-        return Blocks(self.index.masked_fill(~known, 0), known)
+        return Blocks(self.index.masked_fill(~known, 0), known, self.static)
 
     @classmethod
     def grouped(
@@ -138,7 +141,7 @@ class Blocks:
                 return Blocks(self.index[changed], self.mask[changed]).map(function)
 
             return memo(key, values, of_changed)
-        if self.index.is_cuda or len(self.index) == 1:
+        if self.static or len(self.index) == 1:
             return function(self)
         width = self.index.shape[1]
         order = self.mask.sum(dim=1).argsort()

@@ -74,6 +74,9 @@ PRIOR_STD_CELLS = 80
 """Cells along the longer side at which the prior standard deviation is computed."""
 ONE_THREAD_PIXELS = 1 << 20
 """Images with more pixels use torch's own threads beside those of `runtime.threads`."""
+MAX_FACTOR = 3.0
+"""Largest calibration factor of an image: one anchor that nothing explains is no reason to doubt
+the measured pixels."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,9 @@ class FieldPosterior:
             joint = self.joint(rows, columns)
             return joint.mean, joint.covariance.diagonal().sqrt()
         mean, variance = self.fit.predict(rows, columns)
-        prior = self.fit.kernel.features(self.image.pixels(rows, columns)).amplitude
-        return mean, self.fit.calibration.std(variance, prior.square().sum(dim=-1))
+        at, kernel = self.image.pixels(rows, columns), self.fit.kernel
+        prior = kernel.prior_variance(kernel.features(at))
+        return mean, self.fit.calibration.std(variance, prior, self.fit.lost(at))
 
     def joint(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> JointPosterior:
         """Mean and calibrated covariance of ℓ at a list of pixels."""
@@ -266,6 +270,27 @@ class FieldPosterior:
             return ()
         (residual, _), used = self.leave_one_out(), self.marked(mask)
         return tuple((-residual[used[used < count]]).tolist())
+
+    def held_out_log(
+        self, fold: Int64[np.ndarray, " n"], most: int = 128
+    ) -> Float64[np.ndarray, " h"]:
+        """log D̂ − log depth at used measurements, at most so many, D̂ predicted by those of other
+        folds. With more measurements than a block holds, the linear part stays that of all."""
+        observed, config = self.fit.observations, self.fit.config
+        folds = torch.zeros_like(observed.mask, dtype=torch.long)
+        folds[self.group] = torch.from_numpy(fold).to(folds.device)
+        used = observed.mask.nonzero()[:, 0]
+        tested = used[:: 1 + (len(used) - 1) // most]
+        uv = self.image.pixel_uv(observed.inputs.position).round().long()
+        few, predicted = len(used) <= config.block_size, torch.zeros_like(observed.y)
+        for k in folds[tested].unique():
+            rest = observed._replace(mask=observed.mask & (folds != k))
+            out = tested[folds[tested] == k]
+            fitted = dataclasses.replace(self.fit, observations=rest)
+            if few:
+                fitted = fit(self.fit.kernel, self.image, rest, config)
+            predicted[out] = fitted.predict(uv[out, 1], uv[out, 0])[0].to(predicted.dtype)
+        return (predicted - observed.y)[tested].cpu().numpy()
 
     def recovery(
         self,
@@ -426,7 +451,7 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     total = sum_abs_z(linear.loo_residual, loo_std)
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
-    factor = factor * n.clamp(min=1).double() ** -model.std_decay
+    factor = factor.clamp(max=MAX_FACTOR) * n.clamp(min=1).double() ** -model.std_decay
     prior = fitted.kernel.prior_variance(fitted.features).clamp(min=TINY)
     remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
     calibration = Calibration(
@@ -489,7 +514,7 @@ def expected_recovery(
     log_scale = mean + (maps.expected_log_depth[0] - image.log_depth_median)
     cells = grid_shape(*shape, PRIOR_STD_CELLS)
     inputs, _ = image.cells(cells)
-    variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
+    variance = model.prior_kernel.variance(inputs) - model.kernel.constant_std**2
     variance = model.scale_prior_std**2 + model.std_scale**2 * variance
     std_log = upsample(variance.sqrt().float().reshape(1, 1, *cells), shape)[0, 0]
     factor = math.exp(float(std_log.median()))

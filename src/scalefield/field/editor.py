@@ -16,7 +16,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.field.blocks import Memo
-from scalefield.field.kernel import KernelInputs
 from scalefield.field.lattice import Window
 from scalefield.field.observations import Observations
 from scalefield.field.posterior import FieldFit, LocalSystems, RenderedField
@@ -148,9 +147,10 @@ class FieldMemory:
         cells = changed[fit.lattice.corners].any(dim=1).nonzero()[:, 0]
         stationary = fit.blended(self.systems, linear=False)
 
-        def evaluate(inputs: KernelInputs, window: Window) -> Float[Tensor, "r h w"]:
+        def evaluate(window: Window) -> Float[Tensor, "r h w"]:
             # E[ℓ] = μ + offset + Hθ + Σ k(x, aᵢ) C⁻¹(y − μ − offset − Hθ)
-            maps, H = stationary(inputs, window), fit.kernel.linear_features(inputs).mT
+            inputs = fit.image.window(window.rows, window.columns)
+            maps, H = stationary(window), fit.kernel.linear_features(inputs).mT
             whole = torch.cat([inputs.mean[None], torch.ones_like(H[:1]), H])
             maps[1:-2].neg_()
             maps[:-2] += whole.unflatten(1, window.shape)

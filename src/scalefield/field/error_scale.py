@@ -6,6 +6,11 @@ the kernel by one factor, its exponential terms by another, and the plane by a t
 at the anchors weights them, and the prior covariance of the field is the weighted mean of theirs:
 each factor is the root of its weighted mean square. Factors are rounded to quarter octaves, so that
 the edit of one anchor seldom changes the field elsewhere.
+
+The field is only an approximate model of the errors, so that its evidence overstates what many
+anchors tell about the hypotheses. It is raised to the power c/(n + c): that of n anchors counts as
+much as that of nc/(n + c) of them, fewer than c (a power posterior: Holmes and Walker, Assigning a
+value to a power likelihood in a general Bayesian model, 2017).
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ from scalefield.field.observations import Observations
 
 STEPS_PER_OCTAVE = 4
 """Values of a factor between 1 and 2."""
+EVIDENCE_COUNT = 3.0
+"""c: as the evidence of so many anchors counts that of any number of them, chosen on val."""
 
 
 class ErrorScale(NamedTuple):
@@ -40,11 +47,12 @@ class ErrorScale(NamedTuple):
 
 
 ERROR_SCALES = (
-    ErrorScale(probability=0.6, smooth=1.0, rough=1.0, plane=1.0),
-    ErrorScale(probability=0.24, smooth=0.3, rough=0.1, plane=3.0),
-    ErrorScale(probability=0.16, smooth=0.1, rough=0.03, plane=3.0),
+    ErrorScale(probability=0.48, smooth=1.0, rough=1.0, plane=1.0),
+    ErrorScale(probability=0.192, smooth=0.3, rough=0.1, plane=3.0),
+    ErrorScale(probability=0.128, smooth=0.1, rough=0.03, plane=3.0),
+    ErrorScale(probability=0.2, smooth=0.03, rough=0.01, plane=0.3),
 )
-"""A small network in an unknown place, and two strong estimators."""
+"""A small network in an unknown place, two strong estimators, and a nearly perfect map."""
 
 
 def log_evidence(
@@ -77,7 +85,10 @@ def scale_factors(
     kernel: Kernel, observed: Observations, scales: Sequence[ErrorScale]
 ) -> ScaleFactors:
     """Factors of the mean prior covariance given observations of b images."""
-    weights = log_evidence(kernel, observed, scales).softmax(dim=0)
+    power = EVIDENCE_COUNT / (observed.mask.sum(dim=-1) + EVIDENCE_COUNT)
+    evidence = log_evidence(kernel, observed, scales)
+    prior = [(1 - power) * math.log(scale.probability) for scale in scales]
+    weights = (torch.stack(prior) + power * evidence).softmax(dim=0)
 
     def rounded(factors: Sequence[float]) -> Float[Tensor, "*b"]:
         terms = [w * factor**2 for w, factor in zip(weights, factors, strict=True)]
@@ -86,6 +97,12 @@ def scale_factors(
 
     _, *factors = zip(*scales, strict=True)
     return ScaleFactors(*map(rounded, factors))
+
+
+def prior_factors(scales: Sequence[ErrorScale]) -> ScaleFactors:
+    """Factors of the mean prior covariance without any observation."""
+    squares = ([s.probability * s[i] ** 2 for s in scales] for i in (1, 2, 3))
+    return ScaleFactors(*(math.sqrt(sum(terms)) for terms in squares))
 
 
 def kernel_of_image(

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.field.cholesky import Cholesky
-from scalefield.field.kernel import LINEAR_TERMS, Inputs, KernelInputs, SumInputs, TermFeatures
+from scalefield.field.kernel import LINEAR_TERMS, Inputs, SumInputs, TermFeatures
 from scalefield.field.lattice import Window
 from scalefield.field.observations import thin
 from scalefield.field.posterior import TINY, FieldFit
@@ -48,7 +48,12 @@ def joint(
     variance = covariance.diagonal().clamp(min=TINY)
     std = fit.calibration.std(variance, fit.kernel.prior_variance(fit.kernel.features(at)))
     factor = std / variance.sqrt()
-    return JointPosterior(mean, covariance * factor[:, None] * factor)
+    covariance = covariance * factor[:, None] * factor
+    # What is added beyond the extent of the anchors has the correlation of the prior.
+    added, m = fit.lost(pixels).sqrt(), len(pixels)
+    own = fit.kernel.features(pixels)
+    covariance[:m, :m] += fit.kernel.stationary(own, own) * added[:, None] * added
+    return JointPosterior(mean, covariance)
 
 
 def conditional(fit: FieldFit, at: Inputs, index: Int64[Tensor, " a"]) -> JointPosterior:
@@ -100,8 +105,8 @@ def parts(fit: FieldFit) -> dict[str, Float[Tensor, "h w"]]:
     names = [term.name for term in terms if term.name != "modes"]
     names += [f"mode {k + 1}" for k in range(len(coefficients["modes"]))]
 
-    def linear(inputs: KernelInputs, window: Window) -> Float[Tensor, "r h w"]:
-        maps = []
+    def linear(window: Window) -> Float[Tensor, "r h w"]:
+        inputs, maps = fit.image.window(window.rows, window.columns), []
         for term in terms:
             features = term.features(inputs).mT * coefficients[term.name].float()[:, None]
             maps.append(features if term.name == "modes" else features.sum(dim=0, keepdim=True))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from scalefield.field.config import InferenceConfig
 from scalefield.field.cuda import nearest_in_tiles
+from scalefield.field.kernel import TermFeatures
 from scalefield.runtime.threads import map_threads
 
 TIE_SHIFT = (1.1e-6, 0.7e-6)
@@ -36,11 +38,8 @@ class Window(NamedTuple):
     columns: slice
     cells: Int64[Tensor, "down across"]
     """The cells that cover it; they may reach beyond the image."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Height and width in pixels."""
-        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+    shape: tuple[int, int]
+    """Height and width in pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,24 +117,31 @@ class Lattice:
             left, right = int(columns.min()), int(columns.max()) + 1
         count = max(1, pixels // side**2)
         down, across = max(1, count // (right - left)), min(count, right - left)
-        return [
-            Window(
-                slice(i * side, min(height, side * min(i + down, bottom))),
-                slice(j * side, min(width, side * min(j + across, right))),
-                number[i : min(i + down, bottom), j : min(j + across, right)],
+        windows = []
+        for i, j in product(range(top, bottom, down), range(left, right, across)):
+            below, beside = min(i + down, bottom), min(j + across, right)
+            v, u = (
+                slice(i * side, min(height, below * side)),
+                slice(j * side, min(width, beside * side)),
             )
-            for i in range(top, bottom, down)
-            for j in range(left, right, across)
-        ]
+            shape = v.stop - v.start, u.stop - u.start
+            windows.append(Window(v, u, number[i:below, j:beside], shape))
+        return windows
 
-    def tiles(self, values: Float[Tensor, "t h w"]) -> Float[Tensor, "c t p"]:
+    def tiles(self, values: Float[Tensor, "*t h w"]) -> Float[Tensor, "c *t p"]:
         """The pixels of each cell of a window; those beyond the image repeat its last ones."""
-        side, (height, width) = self.cell_px, values.shape[1:]
+        side, (height, width) = self.cell_px, values.shape[-2:]
         if height % side or width % side:
             v, u = (torch.arange(n + -n % side, device=self.device) for n in (height, width))
-            values = values[:, v.clamp(max=height - 1)[:, None], u.clamp(max=width - 1)]
-        cells = values.unflatten(2, (-1, side)).unflatten(1, (-1, side)).permute(1, 3, 0, 2, 4)
-        return cells.flatten(3).flatten(0, 1)
+            v, u = v.clamp(max=height - 1), u.clamp(max=width - 1)
+            values = values[..., v[:, None], u]
+        cells = values.unflatten(-1, (-1, side)).unflatten(-3, (-1, side)).transpose(-3, -2)
+        return cells.movedim((-4, -3), (0, 1)).flatten(-2).flatten(0, 1)
+
+    def features(self, pixels: TermFeatures, window: Window) -> TermFeatures:
+        """The features of the pixels of each cell of a window, from those row by row."""
+        z, amplitude = (x.movedim(0, -1).unflatten(-1, window.shape) for x in pixels)
+        return TermFeatures(self.tiles(z).movedim(-1, 1), self.tiles(amplitude).mT)
 
     def image(
         self, pixels: Float[Tensor, "*t c p"], window: Window | None = None
@@ -157,10 +163,10 @@ def nearest(
     *,
     at_once: bool = False,
 ) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
-    """The k anchors of the mask nearest to each node, and whether there are so many; on a GPU by
-    `nearest_in_tiles`, whose arguments the last two are."""
+    """The k anchors of the mask nearest to each node, and whether there are so many; on a GPU, and
+    `at_once`, by `nearest_in_tiles`, whose arguments the last two are."""
     k = min(k, len(anchors))
-    if anchors.is_cuda:
+    if anchors.is_cuda or at_once:
         return nearest_in_tiles(nodes, anchors, mask, k, row_length, at_once=at_once)
     known = mask.nonzero()[:, 0]
     if len(known) == 0:

@@ -17,20 +17,18 @@ from torch import Tensor
 
 from scalefield.basis.grids import grid_image, log_depth_and_level
 from scalefield.errors import InputError, one_line
-from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
+from scalefield.field.error_scale import ERROR_SCALES, ErrorScale, prior_factors
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps, ImageInputs
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
+from scalefield.mde.hub import find_weights
 from scalefield.mde.output import MDEOutput
 from scalefield.runtime.devices import full_precision, on_device
 from scalefield.runtime.threads import one_thread
 from scalefield.validation import from_json
-
-SHIFT_DECIMALS = 3
-"""Decimals of a predicted shift."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,21 +41,24 @@ class FieldModel:
     std_scale: float = 1.0
     """Factor on the posterior's standard deviation, chosen on val."""
     std_decay: float = 0.0
-    """The factor is multiplied by n^−std_decay for n anchors: few anchors cannot show how much the
-    estimator errs in this image."""
+    """The factor is multiplied by n^−std_decay for n anchors."""
     prior_count: float = 10.0
     """Number of anchors at which the spread of an image's own leave-one-out residuals has the same
     weight as the learned one."""
     scale_prior_std: float = 0.5
     """Standard deviation of the expected log-depth of the image's median pixel."""
     shift_prior: Shift = SHIFT_PRIOR
-    """Prior of the shift of an affine-invariant map (`scalefield.field.shift`). The network sees a
-    map at its mean, and may predict a prior of its own for the image."""
+    """Prior of the shift of an affine-invariant map (`scalefield.field.shift`)."""
     error_scales: tuple[ErrorScale, ...] = ERROR_SCALES
     """Hypotheses about how much the estimator errs (`scalefield.field.error_scale`)."""
     estimators: tuple[str, ...] | None = None
     """Names of the estimators in training. The mean function is set to zero for all others; None
     applies it to every estimator."""
+
+    @property
+    def prior_kernel(self) -> Kernel:
+        """The kernel of an image before its first anchor."""
+        return self.kernel.scaled(prior_factors(self.error_scales))
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors (float16) and config.json."""
@@ -162,17 +163,21 @@ class FieldModel:
         inputs = ImageInputs(mde_depth, maps, median[0], affine)
         if affine is None:
             return inputs
-        prior = self.shift_prior
-        if maps.shift is not None and affine.sign < 0:  # predicted for disparity alone
-            prior = Shift(*maps.shift[0].double().round(decimals=SHIFT_DECIMALS))
-        return dataclasses.replace(inputs, shift_prior=prior).with_shift(prior)
+        return dataclasses.replace(inputs, shift_prior=self.shift_prior).with_shift(
+            self.shift_prior
+        )
 
 
 @lru_cache(maxsize=4)
 def load_field(name: str | Path) -> FieldModel:
-    """A field model by shipped name or folder."""
+    """A field model by shipped name, folder or hub id `owner/name[@revision]`."""
     shipped = WEIGHTS / name
     if not shipped.is_dir() and not Path(name).is_dir():
+        if str(name).count("/") == 1:
+            return FieldModel.load(find_weights(str(name)).folder)
         names = sorted(p.parent.name for p in WEIGHTS.glob("field*/config.json"))
-        raise InputError(f"no field model {str(name)!r}: not a folder, nor one of {names}")
+        raise InputError(
+            f"no field model {str(name)!r}: not a folder, nor a hub id owner/name, nor one of "
+            f"{names}"
+        )
     return FieldModel.load(verify_checksums(shipped) if shipped.is_dir() else name)

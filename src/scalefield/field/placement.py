@@ -65,7 +65,7 @@ def suggest_from(
     if len(anchors):
         anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
     learned = load_field(model)
-    image, kernel = image or learned.image_inputs(mde_output), learned.kernel
+    image, kernel = image or learned.image_inputs(mde_output), learned.prior_kernel
     _, pixels = image.cells(grid_shape(*mde_output.shape, CELLS))
     cells, pixels_seen, numbers = len(pixels), pixels, None
     noise = np.full(cells, float(kernel.noise_std))

@@ -145,7 +145,8 @@ class LiveField:
         valid = prediction.isfinite() & (self.affine | (prediction > 0))
         known = prediction.masked_fill(~valid, torch.inf).flatten()
         known = known[:: 1 + len(known) // SAMPLES].sort().values
-        middle = ((known < torch.inf).sum() - 1).clamp(min=0) // 2
+        # A lone index would be fetched by the host.
+        middle = ((known < torch.inf).sum(dim=0, keepdim=True) - 1).clamp(min=0) // 2
         filled = torch.where(valid, prediction, known[middle].nan_to_num(posinf=1.0))
         if self.affine:
             return AffineMap.normalised(filled, filled, self.kind), valid

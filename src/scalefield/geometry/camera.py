@@ -198,12 +198,13 @@ def read_rigid(path: str | Path) -> Float64[np.ndarray, "4 4"]:
     matrix = np.eye(4)
     matrix[:3] = numbers[:12].reshape(3, 4)
     bottom = numbers[12:].tolist() or [0, 0, 0, 1]
-    if not (np.isfinite(matrix).all() and _is_rotation(matrix[:3, :3]) and bottom == [0, 0, 0, 1]):
+    if not (np.isfinite(matrix).all() and is_rotation(matrix[:3, :3]) and bottom == [0, 0, 0, 1]):
         raise InputError(f"{path}: not a rigid motion: a rotation, a translation, last row 0 0 0 1")
     return matrix
 
 
-def _is_rotation(matrix: Float64[np.ndarray, "3 3"]) -> bool:
+def is_rotation(matrix: Float64[np.ndarray, "3 3"]) -> bool:
+    """Whether a matrix is a rotation, but for rounding."""
     if np.abs(matrix).max() > 1.01:
         return False
     return bool(np.allclose(matrix @ matrix.T, np.eye(3), atol=1e-3) and np.linalg.det(matrix) > 0)

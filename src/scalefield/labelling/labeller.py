@@ -144,14 +144,15 @@ class Labeller:
         held_out = held_out_errors(
             mde_output, anchors, self.method, self.rules.folds, sample.key, solver=solver
         )
-        label_figures = figures(recovery, anchors, held_out)
+        labelled = np.ones(recovery.depth_m.shape, dtype=bool)
+        if recovery.support is not None:
+            labelled = recovery.support >= self.rules.min_support
+        label_figures = figures(recovery, anchors, held_out, labelled)
         reasons = self.rules.judge(label_figures)
         maps = {"depth_m": recovery.depth_m}
         if recovery.std_log is not None:
             maps["std_log"] = recovery.std_log.astype(np.float16)
-        if recovery.support is not None and self.rules.min_support > 0:
-            supported = recovery.support >= self.rules.min_support
-            maps = {name: np.where(supported, m, np.nan) for name, m in maps.items()}
+        maps = {name: np.where(labelled, m, np.nan) for name, m in maps.items()}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **maps)  # type: ignore[arg-type]
         record = {

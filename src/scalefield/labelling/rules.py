@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from scalefield.defaults import MIN_SUPPORT
 from scalefield.errors import InputError
 from scalefield.report import Fallback, Warning
 
@@ -21,13 +22,18 @@ class Figures:
     unused: float
     """Share of the anchors that were rejected."""
     held_out_error: float | None
-    """Median relative error at anchors that were held out of the fit; None for one anchor."""
+    """Median relative error at anchors that were held out of the fit, in blocks where they are
+    bunched or in rings; None for one anchor."""
     in_range: float
-    """Share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    """Share of the label's pixels between half the nearest anchor's depth and twice the
+    farthest's."""
+    labelled: float
+    """Share of the image that the label has: pixels with a depth and with support."""
     coverage: float
     """Share of the image inside the anchors' bounding box."""
     std_log: float | None
-    """Median standard deviation of log-depth over supported pixels; None if the method has none."""
+    """Median standard deviation of log-depth over the label's pixels; None if the method has
+    none."""
     hole_pixels: int
     """Pixels without a depth."""
     limited_pixels: int
@@ -66,15 +72,16 @@ class Rules:
     max_unused: float = 0.3
     """Largest share of the anchors that were rejected."""
     min_in_range: float = 0.7
-    """Smallest share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    """Smallest share of the label's pixels between half the nearest anchor's depth and twice the
+    farthest's."""
     min_coverage: float = 0.1
     """Smallest share of the image inside the anchors' bounding box."""
     max_std_log: float = 0.2
-    """Largest median standard deviation of log-depth over supported pixels, for methods that have
+    """Largest median standard deviation of log-depth over the label's pixels, for methods that have
     one."""
-    min_support: float = 0.0
-    """Support below which a pixel becomes NaN in the label, for methods that have support: 0.2
-    leaves out what is extrapolated, such as sky. It is not a reason to reject a label."""
+    min_support: float = MIN_SUPPORT
+    """Support below which a pixel becomes NaN in the label, for methods that have support: it is
+    extrapolated, as the sky is. The other rules judge the pixels that are left."""
     refuse_fallbacks: bool = False
     """Reject labels for which the method used a fallback."""
     refuse_warnings: bool = False

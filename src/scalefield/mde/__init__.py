@@ -96,6 +96,10 @@ MODELS: dict[str, ModelCard] = {
     "da3-large": ModelCard(
         "depth-anything/DA3-LARGE-1.1", 337, "depth", 256, "CC BY-NC 4.0", "da3"
     ),
+    "da3-mono": ModelCard("depth-anything/DA3MONO-LARGE", 334, "depth", 256, "Apache-2.0", "da3"),
+    "da3-metric": ModelCard(
+        "depth-anything/DA3METRIC-LARGE", 334, "depth", 256, "Apache-2.0", "da3"
+    ),
     "midas-hybrid": ModelCard("Intel/dpt-hybrid-midas", 122, "disparity", 256, "Apache-2.0"),
     "midas-large": ModelCard("Intel/dpt-large", 343, "disparity", 256, "Apache-2.0"),
     "dav1-small": ModelCard("LiheYoung/depth-anything-small-hf", 25, "disparity", 64, "Apache-2.0"),
@@ -126,6 +130,14 @@ STORED = "stored"
 
 ALIASES = {"midas-dpt-hybrid": "midas-hybrid", "midas-dpt-large": "midas-large"}
 """Other names of the same models."""
+OTHERS = {
+    "moge": ("MoGe", "--kind depth"),
+    "unidepth": ("UniDepth", "--kind depth"),
+    "metric3d": ("Metric3D", "--kind depth"),
+    "marigold": ("Marigold", "--kind depth --affine yes"),
+}
+"""Estimators that only their own packages run, by the beginning of their names: title, and the
+flags of their maps."""
 
 
 def _load_lite(name: str, weights: Weights, device: str, kind: Kind | None) -> MDE:
@@ -209,6 +221,12 @@ def _find(name: str) -> tuple[str, Weights]:
         if isinstance(content, dict) and "trained_on" in content:  # by `scalefield train-mde`
             return "lite", Weights(path, "")
     if "/" not in name and not (name and path.exists()):
+        for beginning, (title, flags) in OTHERS.items():
+            if name.lower().startswith(beginning):
+                raise InputError(
+                    f"{title} runs in its own package, not here: give its map as --depth FILE "
+                    f"{flags}, or wrap it as --mde module:object (docs/benchmark.md)"
+                )
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
             f"model.safetensors, published .pt and .pth files, and .onnx files{_nearest(name)}"

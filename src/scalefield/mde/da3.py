@@ -1,8 +1,9 @@
 """Depth Anything 3 for one view: a compact implementation with the published weights.
 
 Modules have the published names, so that the official safetensors load by name. Parts that do not
-influence the depth of a single view are left out: cameras, rays and Gaussians. `DA3` equals the
-published network to float32 accuracy (depth, confidence and F).
+influence the depth of a single view are left out: cameras, rays, Gaussians, and the sky of the
+networks for one view. `DA3` equals the published network to float32 accuracy (depth, confidence and
+F). The depth of `da3-metric` is in metres after multiplication by the focal length / 300 px.
 """
 
 from __future__ import annotations
@@ -39,12 +40,27 @@ class DA3Config:
     patch: int = 14
     grid: int = 37
     """Side, in patches, of the learned position embedding."""
+    one_view: bool = False
+    """Whether the network is one of those for a single view (mono, metric): a plain ViT without a
+    camera token, and a head without positions, without confidence and without a norm."""
+
+    @property
+    def token_width(self) -> int:
+        """Channels of the tokens that go to the head."""
+        return self.width if self.one_view else 2 * self.width
 
 
 SMALL = DA3Config(384, 12, 6, (5, 7, 9, 11), 4, (48, 96, 192, 384), 64)
 BASE = DA3Config(768, 12, 12, (5, 7, 9, 11), 4, (96, 192, 384, 768), 128)
 LARGE = DA3Config(1024, 24, 16, (11, 15, 19, 23), 8, (256, 512, 1024, 1024), 256)
-CONFIGS = {"da3-small": SMALL, "da3-base": BASE, "da3-large": LARGE}
+ONE_VIEW = DA3Config(1024, 24, 16, (4, 11, 17, 23), 24, (256, 512, 1024, 1024), 256, one_view=True)
+CONFIGS = {
+    "da3-small": SMALL,
+    "da3-base": BASE,
+    "da3-large": LARGE,
+    "da3-mono": ONE_VIEW,
+    "da3-metric": ONE_VIEW,
+}
 
 
 def load_da3(name: str, weights: Path, revision: str, device: str = "cpu") -> Estimator:
@@ -59,13 +75,18 @@ def load_da3(name: str, weights: Path, revision: str, device: str = "cpu") -> Es
     state = single_view({key.removeprefix("model."): value for key, value in published.items()})
     token = state.get("backbone.pretrained.cls_token")
     width = None if token is None else token.shape[-1]
-    sizes = {size: config for size, config in CONFIGS.items() if config.width == width}
+    one_view = "backbone.pretrained.camera_token" not in state
+    sizes = {
+        size: config
+        for size, config in CONFIGS.items()
+        if (config.width, config.one_view) == (width, one_view)
+    }
     if not sizes or (name in CONFIGS and name not in sizes):
         wanted = name if name in CONFIGS else ", ".join(CONFIGS)
         found = ", ".join(sizes) or "others"
         raise InputError(f"{weights}: wanted the weights of {wanted}, found {found}")
     with torch.device("meta"):  # no memory and no random numbers for what is replaced at once
-        (model,) = (DA3(config) for config in sizes.values())
+        model = DA3(next(iter(sizes.values())))
     _check_names(weights, model.state_dict(), state)
     model.load_state_dict(state, assign=True)
     network = model.float().requires_grad_(False).eval().to(device)
@@ -73,8 +94,8 @@ def load_da3(name: str, weights: Path, revision: str, device: str = "cpu") -> Es
 
 
 def single_view(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The published weights without those of cameras, Gaussians and (aux) rays."""
-    others = ("cam_enc.", "cam_dec.", "gs_head.", "gs_adapter.")
+    """The published weights without those of cameras, Gaussians, sky and (aux) rays."""
+    others = ("cam_enc.", "cam_dec.", "gs_head.", "gs_adapter.", "head.scratch.sky_output_conv2.")
     return {k: v for k, v in state.items() if not k.startswith(others) and "_aux." not in k}
 
 
@@ -85,7 +106,7 @@ def _check_names(weights: Path, ours: dict[str, Tensor], theirs: dict[str, Tenso
         return
     missing, foreign = sorted(wanted - found), sorted(found - wanted)
     raise InputError(
-        f"{weights}: not the weights of a DA3 any-view network: {len(missing)} are missing "
+        f"{weights}: not the weights of a DA3 network: {len(missing)} are missing "
         f"({', '.join(missing[:3])}) and {len(foreign)} are foreign ({', '.join(foreign[:3])})"
     )
 
@@ -112,8 +133,9 @@ class Backbone(nn.Module):
         self.config = config
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, c.patch, c.patch)})
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
-        self.camera_token = nn.Parameter(torch.zeros(1, 2, width))
-        """Tokens of the reference view, which a single view is, and of the others."""
+        if not c.one_view:
+            self.camera_token = nn.Parameter(torch.zeros(1, 2, width))
+            """Tokens of the reference view, which a single view is, and of the others."""
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + c.grid**2, width))
         self.blocks = nn.ModuleList(
             Block(width, c.heads, qk_norm=i >= c.alternate_from) for i in range(c.depth)
@@ -140,7 +162,10 @@ class Backbone(nn.Module):
                 x = block(x, rope.one_place if across_views else rope.grid)
                 local = local if across_views else x
             if i in c.out_layers:
-                outputs.append(torch.cat([local, self.norm(x)], dim=-1)[:, 1:])
+                tokens = self.norm(x)
+                if not c.one_view:
+                    tokens = torch.cat([local, tokens], dim=-1)
+                outputs.append(tokens[:, 1:])
         return outputs
 
     def _positions(self, rows: int, columns: int) -> Float[Tensor, "1 n c"]:
@@ -246,9 +271,9 @@ class Head(nn.Module):
         super().__init__()
         c1, c2, _, c4 = config.head_channels
         f = config.fused_channels
-        self.norm = nn.LayerNorm(2 * config.width)
+        self.norm = nn.Identity() if config.one_view else nn.LayerNorm(config.token_width)
         self.projects = nn.ModuleList(
-            nn.Conv2d(2 * config.width, c, 1) for c in config.head_channels
+            nn.Conv2d(config.token_width, c, 1) for c in config.head_channels
         )
         self.resize_layers = nn.ModuleList(
             [
@@ -267,15 +292,17 @@ class Head(nn.Module):
                 **{f"refinenet{i}": Fusion(f, lateral=i < 4) for i in (1, 2, 3, 4)},
                 "output_conv1": nn.Conv2d(f, f // 2, 3, padding=1),
                 "output_conv2": nn.Sequential(
-                    nn.Conv2d(f // 2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 2, 1)
+                    nn.Conv2d(f // 2, 32, 3, padding=1),
+                    nn.ReLU(),
+                    nn.Conv2d(32, 1 if config.one_view else 2, 1),
                 ),
             }
         )
-        self.patch = config.patch
+        self.patch, self.one_view = config.patch, config.one_view
 
     def forward(self, tokens: list[Float[Tensor, "b n c"]], shape: tuple[int, int]) -> Raw:
         """Depth and confidence at the pixels' shape, F at eight cells a patch."""
-        aspect = shape[1] / shape[0]
+        aspect = None if self.one_view else shape[1] / shape[0]
         grid = shape[0] // self.patch, shape[1] // self.patch
         s = self.scratch
         levels = []
@@ -293,7 +320,8 @@ class Head(nn.Module):
 
         x = _enlarge(s["output_conv1"](features), shape)
         logits = s["output_conv2"](_add_positions(x, aspect))
-        return Raw(logits[:, 0].exp(), features, logits[:, 1].exp() + 1)
+        confidence = None if self.one_view else logits[:, 1].exp() + 1
+        return Raw(logits[:, 0].exp(), features, confidence)
 
 
 class Fusion(nn.Module):
@@ -334,8 +362,11 @@ def _tokens(maps: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n c"]:
     return maps.flatten(2).transpose(1, 2)
 
 
-def _add_positions(x: Float[Tensor, "b c h w"], aspect: float) -> Float[Tensor, "b c h w"]:
-    """Adds a tenth of the sines and cosines of each cell's place in a plane of unit diagonal."""
+def _add_positions(x: Float[Tensor, "b c h w"], aspect: float | None) -> Float[Tensor, "b c h w"]:
+    """Adds a tenth of the sines and cosines of each cell's place in a plane of unit diagonal;
+    nothing without an aspect ratio."""
+    if aspect is None:
+        return x
     channels, height, width = x.shape[1:]
     diagonal = (aspect**2 + 1) ** 0.5
     quarter = channels // 4

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
+from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors
 from scalefield.explanation import Explanation, lattice
 from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
@@ -26,6 +27,9 @@ from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.validation import require_choice
 
+HELD_OUT_FOLDS = 8
+"""Folds of `report.held_out_log`."""
+
 
 @dataclass(frozen=True)
 class Field(Method):
@@ -36,7 +40,8 @@ class Field(Method):
     """
 
     model: str | Path | FieldModel = "field"
-    """The shipped model "field", a folder that `FieldModel.save` wrote, or a model."""
+    """The shipped model "field", a folder that `FieldModel.save` wrote, a hub id owner/name, or a
+    model."""
     robust: bool = True
     """Give anchors that the others contradict less weight, and reject those with hardly any, where
     outliers explain them better than a rough field or a missed object does. The report lists both.
@@ -71,7 +76,12 @@ class Field(Method):
             if survey is not None:
                 return recovery
             explainer = partial(explain, posterior, mde_output, anchors)
-            return replace(recovery, explainer=explainer)
+            recovery = replace(recovery, explainer=explainer)
+            fold = block_folds(anchors.u, anchors.v, HELD_OUT_FOLDS)
+            if fold is None or not recovery.report.leave_one_out_log:
+                return recovery
+            errors = tuple(posterior.held_out_log(fold).tolist())
+            return replace(recovery, report=replace(recovery.report, held_out_log=errors))
 
         return solve
 

@@ -28,6 +28,8 @@ class Sample:
     image: UInt8[np.ndarray, "h w 3"]
     depth_m: Float64[np.ndarray, "h w"]
     anchors: Anchors
+    suggested: Anchors
+    """The same, and nine more to the centimetre at pixels that `scalefield suggest` chose then."""
 
 
 def load(name: str = SAMPLES[0]) -> Sample:
@@ -41,4 +43,5 @@ def load(name: str = SAMPLES[0]) -> Sample:
         image=read_image(image_path),
         depth_m=read_depth_png(FOLDER / f"{name}_depth.png"),
         anchors=Anchors.read(anchors_path),
+        suggested=Anchors.read(FOLDER / f"{name}_suggested.csv"),
     )

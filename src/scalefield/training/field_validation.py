@@ -145,7 +145,7 @@ def calibrate(found: Sequence[Outcome], coverage: float = 0.9) -> dict[str, floa
         cells[outcome.group, outcome.regime].append(outcome)
     best, chosen = math.inf, {}
     for prior_count in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
-        for std_decay in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15):
+        for std_decay in (-0.1, -0.05, 0.0, 0.05, 0.1, 0.15):
             scaled = []
             for members in cells.values():
                 values = [

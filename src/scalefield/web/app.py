@@ -19,9 +19,10 @@ POST   /api/sessions/{id}/suggest      an edit → {suggestions: [{u, v, std_log
 POST   /api/sessions/{id}/measure      a question → depths and measurements with 90 % intervals
 POST   /api/sessions/{id}/files/{name} an edit [with fov_deg, max_points] → one of exports.FILES
 
-An edit is {anchors: [{u, v, depth_m[, sigma_m]}, …][, method][, size: full or preview]}; depth is
+An edit is {anchors: [{u, v, depth_m[, sigma_m]}, …][, method][, size: full or preview][, known:
+[{kind, points[, value_m]}, …], fov_deg]}, where `known` are measurements besides anchors; depth is
 exp(log D_MDE + log-scale) within the answer's limits_m. A question is an edit with points: [{u, v},
-…], or measurements: [{kind: distance, path, area or height, points}, …] and fov_deg; its answer is
+…], or measurements: [{kind: distance, path, area or height, points}, …]; its answer is
 {depth_m[, low_m, high_m, std_log], measurements: [{value, low, high}, …], report}. An error is
 {error: a sentence, code}, with `choices` for a depth file of several arrays and `readings` for a
 length with several.

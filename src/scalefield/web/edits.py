@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,10 @@ from scalefield.errors import InputError
 from scalefield.field.condition import FieldPosterior
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.placement import suggest_from
+from scalefield.geometry.camera import Camera
+from scalefield.geometry.survey import Survey
 from scalefield.mde import MDEOutput
+from scalefield.measurements import Measurement, measurement
 from scalefield.methods import METHODS, make_method
 from scalefield.methods.basis import WeightFit
 from scalefield.recovery import Method, Recovery, depth_limits, without
@@ -33,6 +36,8 @@ from scalefield.web.uploads import Limits
 MOST_CHECKED = 100
 """Number of anchors up to which each is checked against the others."""
 SUGGESTIONS = 3
+PAGE_KINDS = {"distance": "length"}
+"""Kinds that have another name on the page."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,23 @@ class Edit:
     size: Literal["full", "preview"] = "full"
     """With "preview" `field` is evaluated on a coarser grid than the displayed pixels, and a method
     without a solve at display size works on the displayed pixels only."""
+    known: tuple[Measurement, ...] = ()
+    """Lengths, heights and planes that were measured, besides the anchors."""
+    fov_deg: float | None = None
+    """Horizontal field of view, which these are seen with."""
+
+    def survey(self, shape: tuple[int, int]) -> Survey | None:
+        """What is known besides the anchors, in an image of this shape."""
+        if not self.known:
+            return None
+        camera = None if self.fov_deg is None else Camera.from_fov(self.fov_deg, shape)
+        return Survey.of(self.known, shape, camera)
 
 
 def parse_edit(body: Any, limits: Limits) -> Edit:
     """An edit from JSON: {"anchors": [{"u", "v", "depth_m"[, "sigma_m"]}, …], "method": name,
-    "size": "full" or "preview"}."""
+    "size": "full" or "preview", "known": [{"kind", "points": [{"u", "v"}, …][, "value_m"]}, …],
+    "fov_deg": number}."""
     if not isinstance(body, dict) or not isinstance(body.get("anchors"), list):
         raise InputError('wanted a JSON object with "anchors": [{"u", "v", "depth_m"}, …]')
     rows, method = body["anchors"], body.get("method", METHOD_NAME)
@@ -61,7 +78,41 @@ def parse_edit(body: Any, limits: Limits) -> Edit:
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method {str(method)[:40]!r}; there are {', '.join(METHODS)}")
     columns = numbers(rows, ("u", "v", "depth_m"), "anchor", optional=("sigma_m",))
-    return Edit(Anchors(**columns), method, size)
+    known = parse_known(body.get("known", []))
+    if known and method != "field":
+        raise InputError(f"{known[0]} counts with the method field only, found {method!r}")
+    return Edit(Anchors(**columns), method, size, known, optional_number(body, "fov_deg"))
+
+
+def parse_known(rows: Any) -> tuple[Measurement, ...]:
+    """Measurements besides anchors, from JSON."""
+    if not isinstance(rows, list) or len(rows) > MOST_CHECKED:
+        raise InputError(f'"known" is a list of at most {MOST_CHECKED} measurements')
+    found = []
+    for i, row in enumerate(rows):
+        given = {**row} if isinstance(row, dict) else {}
+        kind, points = given.pop("kind", None), given.pop("points", None)
+        if not isinstance(kind, str) or not isinstance(points, list) or len(points) > MOST_CHECKED:
+            raise InputError(f'known #{i}: an object with "kind" and "points" is wanted')
+        columns = numbers(points, ("u", "v"), "point")
+        pixels = list(zip(columns["u"], columns["v"], strict=True))
+        try:
+            each = measurement(PAGE_KINDS.get(kind, kind), pixels, **given)
+        except InputError as e:
+            raise InputError(f"known #{i}: {e}") from None
+        if each.is_question:
+            raise InputError(f"known #{i}: value_m is wanted, the length in metres")
+        found.append(each)
+    return tuple(found)
+
+
+def optional_number(body: dict[str, Any], name: str) -> float | None:
+    """A number of the body, or None where it is not given."""
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise InputError(f"{name} must be a number")
+    # Integers in JSON have no limit, and those of a float do.
+    return None if value is None else float(min(max(value, -1e9), 1e9))
 
 
 def numbers(
@@ -94,7 +145,8 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     """
     start = time.perf_counter()
     relative = session.relative
-    quick = quick_method(relative, edit)
+    survey = edit.survey(session.shape)
+    quick = quick_method(relative, edit, survey)
     method = quick or make_method(edit.method)
     if isinstance(quick, SmallField):
         preview = quick.image is not relative.shown_field
@@ -122,10 +174,11 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         "revision": relative.revision,
         "limits_m": list(depth_limits(edit.anchors)),
         "anchors": anchor_states(report),
+        "known": [{"code": each.code, "predicted": each.predicted} for each in report.measurements],
         "weights": None if recovery.weights is None else recovery.weights.tolist(),
         "fallbacks": [str(each) for each in report.fallbacks],
         "warnings": [asdict(each) for each in report.warnings],
-        **check_anchors(relative, edit.anchors),
+        **check_anchors(relative, edit.anchors, survey),
         "milliseconds": round(1e3 * (time.perf_counter() - start), 2),
     }
     return header, {name: np.asarray(each) for name, each in maps.items() if each is not None}
@@ -162,17 +215,23 @@ class Conditioned(Method):
     """`Field` as its posterior only, without a map."""
 
     relative: Relative
+    survey: Survey | None = None
+    """What is known besides the anchors."""
     posterior: FieldPosterior | None = None
     """The field of the last call."""
 
+    least_anchors: ClassVar[int] = 0
+
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The report of `Field`; depth_m is computed by the page or at single pixels."""
-        self.posterior = posterior = self.relative.posterior(anchors)
+        self.posterior = posterior = self.relative.posterior(anchors, self.survey)
         rejected, warnings = posterior.report(anchors)
         used = without(anchors, rejected)
-        rows, columns = map(self.relative.field.tensor, used.pixels(mde_output.shape))
-        at_anchors, _ = posterior.at(rows, columns)
-        at_anchors += posterior.image.mde_depth[rows, columns].log()
+        at_anchors = torch.zeros(0)
+        if len(used):
+            rows, columns = map(self.relative.field.tensor, used.pixels(mde_output.shape))
+            at_anchors, _ = posterior.at(rows, columns)
+            at_anchors += posterior.image.mde_depth[rows, columns].log()
         return Recovery(
             depth_m=torch.empty(0),
             log_scale=torch.empty(0),
@@ -182,6 +241,7 @@ class Conditioned(Method):
                 rejected=rejected,
                 residuals_log=tuple((at_anchors.numpy() - np.log(used.depth_m)).tolist()),
                 warnings=warnings,
+                measurements=posterior.survey_report(),
                 shift=posterior.image.shift_interval(posterior.shift),
             ),
         )
@@ -200,7 +260,7 @@ class SmallField(Conditioned):
         assert self.posterior is not None
         assert self.image is not None
         fitted = self.posterior.over(self.image)
-        field = relative.editor.render(fitted)
+        field = relative.editor.render(fitted) if self.survey is None else fitted.render()
         return replace(
             found,
             # The page multiplies its own relative depth, whose shift is not estimated.
@@ -214,7 +274,9 @@ QUICK_METHODS = ("basis", "field")
 """Methods with a solve at display size; the others work on every pixel of the photograph."""
 
 
-def quick_method(relative: Relative, edit: Edit) -> SmallBasis | SmallField | None:
+def quick_method(
+    relative: Relative, edit: Edit, survey: Survey | None
+) -> SmallBasis | SmallField | None:
     """The edit's method at display size or below; None where it needs every pixel, as `basis` does
     with an unknown shift: its relative depth changes with the anchors."""
     if edit.method == "basis" and not relative.output.affine:
@@ -222,8 +284,8 @@ def quick_method(relative: Relative, edit: Edit) -> SmallBasis | SmallField | No
     if edit.method != "field":
         return None
     if edit.size == "preview":
-        return SmallField(relative, image=relative.preview_field)
-    return SmallField(relative, image=relative.shown_field)
+        return SmallField(relative, survey, image=relative.preview_field)
+    return SmallField(relative, survey, image=relative.shown_field)
 
 
 def anchor_states(report: Report) -> list[dict[str, Any]]:
@@ -236,7 +298,9 @@ def anchor_states(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
+def check_anchors(
+    relative: Relative, anchors: Anchors, survey: Survey | None = None
+) -> dict[str, Any]:
     """Consistency of the anchors according to `field`, for every method.
 
     "others" has for each anchor the depth that the remaining ones predict there, and its distance
@@ -248,12 +312,12 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     rows, columns = anchors.pixels(output.shape)
     usable = np.flatnonzero(output.valid[rows, columns].cpu().numpy())[:MOST_CHECKED]
     others: list[dict[str, float] | None] = [None] * len(anchors)
-    if len(usable) < 2 or len(anchors) > MOST_CHECKED:
+    if len(usable) < 2 - (survey is not None) or len(anchors) > MOST_CHECKED:
         few = len(anchors) < 2
         expected = expected_depth_m(relative.field, rows, columns).tolist() if few else []
         return {"others": others, "suspects": [], "expected_m": expected}
     kept = anchors[usable]
-    posterior = relative.posterior(kept)
+    posterior = relative.posterior(kept, survey)
     residual, std = posterior.leave_one_out()
     predicted = kept.depth_m * np.exp(-residual)
     for i, depth_m, sigmas in zip(usable, predicted, residual / std, strict=True):
@@ -297,4 +361,5 @@ def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
 
 def full_recovery(session: Session, edit: Edit) -> Recovery[np.ndarray]:
     """The recovery at the photograph's size: what `scalefield.recover` gives."""
-    return recover_from(session.relative.output, edit.anchors, make_method(edit.method)).numpy()
+    output, survey = session.relative.output, edit.survey(session.shape)
+    return recover_from(output, edit.anchors, make_method(edit.method), survey=survey).numpy()

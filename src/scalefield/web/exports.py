@@ -78,6 +78,7 @@ def python_lines(session: Session, edit: Edit) -> str:
     columns = {name: values.tolist() for name, values in given.items() if values is not None}
     listed = ",\n".join(f"    {name}={values!r}" for name, values in columns.items())
     listed = listed.replace("nan", 'float("nan")')  # an anchor without a sigma_m
+    before: list[str] = []
     photo, lines = repr(session.name), ["import scalefield as sf"]
     if session.sample:
         lines.append("from scalefield import samples")
@@ -92,11 +93,16 @@ def python_lines(session: Session, edit: Edit) -> str:
             f"kind={session.relative.output.kind!r}",
             "resize=True",
         ]
+    if edit.known:
+        written = ",\n".join(f"    {each.as_dict()!r}" for each in edit.known)
+        before = [f"known = [\n{written},\n]"]
+        arguments += ["measurements=known", f"fov_deg={edit.fov_deg!r}"]
     return "\n".join(
         [
             *lines,
             "",
             f"anchors = sf.Anchors(\n{listed},\n)",
+            *before,
             f"r = sf.recover({', '.join(arguments)})",
             "r.depth_m  # float32 metres, of the photograph's size",
             "",

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from torch import Tensor
 
 from scalefield.anchors import as_numbers, pixel_indices
 from scalefield.api import recover_from
 from scalefield.errors import InputError
 from scalefield.field.condition import FieldPosterior
 from scalefield.geometry.camera import Camera
+from scalefield.geometry.survey import CAMERA_NUMBERS, Survey
 from scalefield.mde import MDEOutput
-from scalefield.recovery import Recovery, depth_limits
-from scalefield.seeding import seeded_rng
-from scalefield.web.edits import Conditioned, Edit, full_recovery, numbers
+from scalefield.measurements import Measurement, measurement
+from scalefield.recovery import Recovery, depth_limits, interval_factor
+from scalefield.web.edits import PAGE_KINDS, Conditioned, Edit, full_recovery, numbers
 from scalefield.web.sessions import Session
 from scalefield.web.uploads import Limits
 
-LEAST_POINTS = {"distance": 2, "path": 2, "area": 3, "height": 2}
-"""Kinds of measurements, and how many points each needs."""
+KINDS = ("distance", "path", "area", "height")
+"""Kinds of measurements that the page reads."""
 MOST_POINTS = 200
 """Points of one measurement."""
 LEVEL = 0.9
@@ -36,50 +37,40 @@ Numbers = Float64[np.ndarray, " n"]
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
-    """A length, a height or an area between pixels."""
-
-    kind: str
-    pixels: Pixels
-    """Rows and columns."""
-
-
-@dataclass(frozen=True, eq=False)
 class Question:
     """What is to be read from the recovery of an edit."""
 
     edit: Edit
     points: Pixels
-    measurements: tuple[Measurement, ...]
-    camera: Camera | None
+    measurements: tuple[Measurement | str, ...]
+    """What is to be read, or why that is impossible."""
 
 
 def parse_question(body: Any, edit: Edit, shape: tuple[int, int], limits: Limits) -> Question:
     """What is asked, from JSON: {"points": [{"u", "v"}, …], "measurements": [{"kind", "points"},
-    …], "fov_deg": number, which measurements need}."""
+    …]}; measurements need the edit's fov_deg."""
     rows = body.get("measurements", [])
     if not isinstance(rows, list) or ("points" not in body and not rows):
         raise InputError('wanted "points": [{"u", "v"}, …] or "measurements": [{"kind", "points"}]')
-    points, camera = parse_points(body.get("points", []), shape, limits.anchors), None
-    if rows:
-        fov_deg = body.get("fov_deg")
-        if isinstance(fov_deg, bool) or not isinstance(fov_deg, int | float):
-            raise InputError("measurements need fov_deg, the horizontal field of view, as a number")
-        camera = Camera.from_fov(float(min(max(fov_deg, -1), 360)), shape)
-    found = []
+    points = parse_points(body.get("points", []), shape, limits.anchors)
+    if rows and edit.fov_deg is None:
+        raise InputError("measurements need fov_deg, the horizontal field of view, as a number")
+    found: list[Measurement | str] = []
+    total = 0
     for i, row in enumerate(rows):
-        kind = row.get("kind") if isinstance(row, dict) else None
-        if kind not in LEAST_POINTS:
-            kinds = ", ".join(LEAST_POINTS)
-            raise InputError(f"measurement #{i}: kind is one of {kinds}, found {str(kind)[:40]!r}")
-        pixels = parse_points(row.get("points"), shape, MOST_POINTS)
-        if len(pixels[0]) < LEAST_POINTS[kind]:
-            least = LEAST_POINTS[kind]
-            raise InputError(f"measurement #{i}: {kind} needs {least} points or more")
-        found.append(Measurement(kind, pixels))
-    if sum(len(m.pixels[0]) for m in found) > limits.anchors:
+        kind = str(row.get("kind")) if isinstance(row, dict) else ""
+        if kind not in KINDS:
+            kinds = ", ".join(KINDS)
+            raise InputError(f"measurement #{i}: kind is one of {kinds}, found {kind[:40]!r}")
+        v, u = (x.tolist() for x in parse_points(row.get("points"), shape, MOST_POINTS))
+        total += len(u)
+        try:
+            found.append(measurement(PAGE_KINDS.get(kind, kind), list(zip(u, v, strict=True))))
+        except InputError as e:
+            found.append(str(e))
+    if total > limits.anchors:
         raise InputError(f"the measurements have more than {limits.anchors} points together")
-    return Question(edit, points, tuple(found), camera)
+    return Question(edit, points, tuple(found))
 
 
 def parse_points(rows: Any, shape: tuple[int, int], most: int) -> Pixels:
@@ -103,8 +94,8 @@ def measure(session: Session, question: Question) -> dict[str, Any]:
     edit, relative = question.edit, session.relative
     depths: PosteriorDepths | MapDepths
     recovery: Recovery[Any]
-    if edit.method == "field" and len(edit.anchors):
-        method = Conditioned(relative)
+    if edit.method == "field" and (len(edit.anchors) or edit.known):
+        method = Conditioned(relative, edit.survey(session.shape))
         recovery = recover_from(relative.output, edit.anchors, method)
         assert method.posterior is not None
         depths = PosteriorDepths(method.posterior, relative.output, depth_limits(edit.anchors))
@@ -115,11 +106,13 @@ def measure(session: Session, question: Question) -> dict[str, Any]:
     depth_m, std_log = depths.at(question.points) if some else (np.zeros(0), None)
     answer = {"depth_m": depth_m}
     if std_log is not None:
-        reach = np.exp(NormalDist().inv_cdf((1 + LEVEL) / 2) * std_log)
+        reach = np.exp(interval_factor(LEVEL) * std_log)
         answer |= {"low_m": depth_m / reach, "high_m": depth_m * reach, "std_log": std_log}
     return {
         **{name: json_numbers(values) for name, values in answer.items()},
-        "measurements": [interval(depths, m, question.camera) for m in question.measurements],
+        "measurements": [
+            read(depths, each, edit.fov_deg, session.shape) for each in question.measurements
+        ],
         "report": recovery.report.as_dict(),
     }
 
@@ -134,27 +127,17 @@ class PosteriorDepths:
 
     def at(self, pixels: Pixels) -> tuple[Numbers, Numbers]:
         """Depth, and the standard deviation of its logarithm."""
-        log_scale, std = self.posterior.at(*map(torch.from_numpy, pixels))
-        depth_m = self.depth_m(log_scale.double().numpy(), pixels)
+        index = tuple(map(torch.from_numpy, pixels))
+        log_scale, std = self.posterior.at(*index)
+        log_mde = self.posterior.image.mde_depth[index].double().log()
+        log_depth = torch.where(self.output.valid[index], log_mde + log_scale, torch.nan).numpy()
+        depth_m = np.exp(np.clip(log_depth, *np.log(self.limits_m)))
         return depth_m, np.where(np.isnan(depth_m), np.nan, std.double().numpy())
 
-    def draws(self, pixels: Pixels) -> Float64[np.ndarray, "s n"]:
-        """Depths from their joint distribution: pairs on opposite sides of its mean."""
-        joint = self.posterior.joint(*map(torch.from_numpy, pixels))
-        values, vectors = np.linalg.eigh(joint.covariance.double().numpy())
-        root = vectors * np.sqrt(values.clip(min=0))
-        unit = seeded_rng(0, "measure").standard_normal((DRAWS // 2, len(values)))
-        log_scale = joint.mean.double().numpy() + np.concatenate([unit, -unit]) @ root.T
-        return self.depth_m(log_scale, pixels)
-
-    def depth_m(
-        self, log_scale: Float64[np.ndarray, "*s n"], pixels: Pixels
-    ) -> Float64[np.ndarray, "*s n"]:
-        """D·e^ℓ within the limits of `recover`; NaN in holes."""
-        index = tuple(map(torch.from_numpy, pixels))
-        log_mde = self.posterior.image.mde_depth[index].double().log()
-        log_depth = torch.where(self.output.valid[index], log_mde, torch.nan).numpy() + log_scale
-        return np.exp(np.clip(log_depth, *np.log(self.limits_m)))
+    def draws(self, pixels: Pixels) -> tuple[Tensor, Tensor]:
+        """Log-depth minus its mean at pixels, and what is drawn of the camera: the mean first."""
+        rows, columns = map(torch.from_numpy, pixels)
+        return self.posterior.draws(rows, columns, DRAWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,43 +152,39 @@ class MapDepths:
         std = None if std_log is None else std_log[pixels].astype(np.float64)
         return depth_m[pixels].astype(np.float64), std
 
-    def draws(self, pixels: Pixels) -> None:
-        """None: no method but `field` has a joint distribution."""
+    def draws(self, pixels: Pixels) -> tuple[Tensor, Tensor]:
+        """The mean alone: no method but `field` has a joint distribution."""
+        return torch.zeros(1, len(pixels[0])).double(), torch.zeros(1, CAMERA_NUMBERS).double()
 
 
-def interval(
-    depths: PosteriorDepths | MapDepths, measurement: Measurement, camera: Camera | None
-) -> dict[str, float | None]:
+def read(
+    depths: PosteriorDepths | MapDepths,
+    asked: Measurement | str,
+    fov_deg: float | None,
+    shape: tuple[int, int],
+) -> dict[str, Any]:
     """The value that the depths at the points give and its bounds, the quantiles of joint draws;
-    without the bounds where there are no draws, and without the value where there is no depth."""
-    assert camera is not None
-    rows, columns = measurement.pixels
-    rays = camera.rays(columns.astype(float), rows.astype(float))
-    rays = np.concatenate([rays, np.ones((len(rows), 1))], axis=1)
-
-    def values(depth_m: Float64[np.ndarray, "s n"]) -> Float64[np.ndarray, " s"]:
-        return extents(measurement.kind, rays * depth_m[..., None])
-
-    (value,) = values(depths.at(measurement.pixels)[0][None]).tolist()
-    if math.isnan(value):
-        return {"value": None, "low": None, "high": None}
-    drawn = depths.draws(measurement.pixels)
-    if drawn is None:
-        return {"value": value, "low": None, "high": None}
-    low, high = np.quantile(values(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    without the bounds where there are no draws, and without the value where there is no depth or
+    the question has an error."""
+    nothing = {"value": None, "low": None, "high": None}
+    if isinstance(asked, str):
+        return {**nothing, "error": asked}
+    assert fov_deg is not None
+    try:
+        survey = Survey.of([asked], shape, Camera.from_fov(fov_deg, shape))
+    except InputError as e:
+        return {**nothing, "error": str(e)}
+    depth_m, _ = depths.at(survey.pixels)
+    if np.isnan(depth_m).any():
+        return nothing
+    around, psi = depths.draws(survey.pixels)
+    (values,) = survey.values(torch.from_numpy(depth_m).log() + around, psi)
+    value, drawn = abs(float(values[0])), values[1:].abs().numpy()
+    if not len(drawn):
+        return {**nothing, "value": value}
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
     # Independent errors of the points lengthen what they measure, in most draws where it is short.
     return {"value": value, "low": min(low, value), "high": max(high, value)}
-
-
-def extents(kind: str, points: Float64[np.ndarray, "s n 3"]) -> Float64[np.ndarray, " s"]:
-    """The length of a line or path, the height between two points of a level camera, or the area
-    of a polygon, ½ ‖Σᵢ pᵢ × pᵢ₊₁‖, for each set of points."""
-    if kind == "height":
-        return np.abs(points[:, 0, 1] - points[:, 1, 1])
-    if kind == "area":
-        following = np.roll(points, -1, axis=1)
-        return np.linalg.norm(np.cross(points, following).sum(axis=1), axis=-1) / 2
-    return np.linalg.norm(np.diff(points, axis=1), axis=-1).sum(axis=1)
 
 
 def json_numbers(values: np.ndarray) -> list[float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import ipaddress
 import json
 import math
@@ -26,11 +27,13 @@ from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.inputs import from_array
 from scalefield.io import image_bytes
 from scalefield.mde import MODELS, MDEOutput
+from scalefield.measurements import OBJECTS
 from scalefield.methods import METHODS
 from scalefield.web import wire
 from scalefield.web.edits import (
     QUICK_METHODS,
     apply_edit,
+    optional_number,
     parse_edit,
     suggestions,
 )
@@ -67,6 +70,9 @@ METHOD_TITLES = {
     "knn": "Nearest measurements",
     "log_kernel": "Smooth scale",
     "interpolate": "Measurements only",
+    "poisson": "Gradients of the depth",
+    "bilateral_grid": "Scale by place and depth",
+    "superpixel_graph": "Scale on a graph of regions",
 }
 """Titles of the methods on the page; the sentence about each is the first of its docstring."""
 MAIN_METHODS = {
@@ -110,6 +116,7 @@ class Server:
                 "methods": method_entries(),
                 "samples": list(samples.SAMPLES),
                 "address": self.address,
+                "objects": {name: value_m for name, (value_m, _) in OBJECTS.items()},
                 "limits": {
                     "upload_bytes": self.limits.upload_bytes,
                     "pixels": self.limits.pixels,
@@ -127,7 +134,9 @@ class Server:
         """The address of the page for other devices, as a QR code."""
         if not self.address:
             raise HTTPException(404, "only this machine can open the page; start it with --host")
-        return Response(address_code(self.address).svg_inline(scale=6), media_type="image/svg+xml")
+        code = io.BytesIO()
+        address_code(self.address).save(code, kind="svg", scale=6)
+        return Response(code.getvalue(), media_type="image/svg+xml")
 
     async def length(self, request: Request) -> Response:
         """The metres of a length as people type it."""
@@ -316,7 +325,8 @@ class Server:
         session, body = self.session(request), await self.json(request)
         edit = parse_edit(body, self.limits)
         question = parse_question(body, edit, session.shape, self.limits)
-        small = edit.method == "field" and 0 < len(edit.anchors) <= FEW_ANCHORS
+        count = len(edit.anchors) + len(edit.known)
+        small = edit.method == "field" and 0 < count <= FEW_ANCHORS
         if not small:
             self.reserve(session)
         work, pool = partial(measure, session, question), self.quick if small else self.heavy
@@ -327,7 +337,7 @@ class Server:
         session, body = self.session(request), await self.json(request)
         edit, name = parse_edit(body, self.limits), request.path_params["name"]
         options = CloudOptions(
-            fov_deg=optional_number(body, "fov_deg"),
+            fov_deg=edit.fov_deg,
             max_points=self.max_points(optional_number(body, "max_points")),
         )
         self.reserve(session)
@@ -401,15 +411,6 @@ def anchor_rows(anchors: Anchors) -> list[dict[str, float]]:
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
     return [{name: x for name, x in row.items() if not math.isnan(x)} for row in rows]
-
-
-def optional_number(body: dict[str, Any], name: str) -> float | None:
-    """A number of the body, or None where it is not given."""
-    value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
-        raise InputError(f"{name} must be a number")
-    # Integers in JSON have no limit, and those of a float do.
-    return None if value is None else float(min(max(value, -1e9), 1e9))
 
 
 def plain_name(name: str, otherwise: str) -> str:

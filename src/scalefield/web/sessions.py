@@ -23,6 +23,7 @@ from scalefield.errors import InputError
 from scalefield.field.condition import FieldPosterior
 from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
+from scalefield.geometry.survey import Survey
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
 from scalefield.methods.field import Field
@@ -70,14 +71,17 @@ class Relative:
             revision=revision,
         )
 
-    def posterior(self, anchors: Anchors) -> FieldPosterior:
+    def posterior(self, anchors: Anchors, survey: Survey | None = None) -> FieldPosterior:
         """The posterior of `field` with its default options, at the photograph's size; that of the
-        anchors of the last call is kept."""
+        measurements of the last call is kept."""
         columns = (anchors.u, anchors.v, anchors.depth_m, anchors.sigma_m)
         key = b"|".join(b"" if column is None else column.tobytes() for column in columns)
+        if survey is not None:
+            key += repr((survey.measured, survey.camera)).encode()
         found = self.latest.get(key)
         if found is None:
-            found = Field().condition(self.field, anchors, self.editor)
+            editor = self.editor if survey is None else None
+            found = Field().condition(self.field, anchors, editor, survey)
             self.latest.clear()
             self.latest[key] = found
         return found

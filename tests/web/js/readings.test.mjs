@@ -3,12 +3,12 @@ import test from "node:test";
 
 import { gridStep } from "../../../src/scalefield/web/static/cloud.js";
 import { sentence, stem } from "../../../src/scalefield/web/static/dom.js";
-import { holdView, nearestInside, pointOf } from "../../../src/scalefield/web/static/geometry.js";
+import { depthAnchors, holdView, nearestInside, pointOf } from "../../../src/scalefield/web/static/geometry.js";
 import { Scale, paint } from "../../../src/scalefield/web/static/maps.js";
 import { Measuring } from "../../../src/scalefield/web/static/measuring.js";
-import { aboutAnchors, metresAt, shownAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
+import { aboutAnchors, measured, metresAt, shownAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
 import { Solving } from "../../../src/scalefield/web/static/solving.js";
-import { removeMeasurement } from "../../../src/scalefield/web/static/state.js";
+import { givenOf, hasScale, removeMeasurement } from "../../../src/scalefield/web/static/state.js";
 import { VIEWS, barTicks } from "../../../src/scalefield/web/static/views.js";
 
 const session = { width: 4, height: 2, display_width: 2, display_height: 1 };
@@ -80,7 +80,7 @@ test("writeMeasurements: a line each, in metres, empty cells where there is no v
 function measuringPage() {
   const asked = [];
   const page = {
-    loaded: { project: { id: "p" }, session: { revision: 1 }, result: { method: "field", anchors: [1], sent: [{ u: 1 }] } },
+    loaded: { project: { id: "p" }, session: { revision: 1 }, result: { method: "field", anchors: [1], sent: { anchors: [{ u: 1 }], known: [] } } },
     get shown() {
       return this.loaded;
     },
@@ -133,6 +133,34 @@ test("pointOf: the middle of the photo is straight ahead, its edge at half the f
   const middle = pointOf(photo, 90, { u: 50, v: 25 }, 2), edge = pointOf(photo, 90, { u: 100.5, v: 25 }, 2);
   assert.deepEqual(Object.values(middle).map((x) => Math.abs(Number(x.toFixed(9)))), [0, 0, 2]);
   assert.ok(Math.abs(Object.values(edge)[0] - 2) < 0.05);
+});
+
+test("depthAnchors: distances along the slant become depths, and others stay", () => {
+  const project = { width: 101, height: 101, settings: { fov: { deg: 90 } }, work: { anchors: [
+    { id: 1, u: 50, v: 50, depth_m: 2, slant: true }, { id: 2, u: 100, v: 50, depth_m: 2, slant: true }, { id: 3, u: 100, v: 50, depth_m: 2 },
+  ] } };
+  const [middle, edge, straight] = depthAnchors(project).map((a) => a.depth_m);
+  assert.equal(middle, 2);
+  assert.ok(Math.abs(edge - 2 / Math.hypot(1, 50 / 50.5)) < 1e-9);
+  assert.equal(straight, 2);
+  assert.equal(project.work.anchors[1].depth_m, 2);
+});
+
+test("a known length is shown as it was typed, and it and planes are what the server is given besides anchors", () => {
+  const points = [{ u: 1, v: 2, more: 1 }, { u: 3, v: 4 }];
+  const work = { anchors: [], measurements: [
+    { id: 1, kind: "distance", points, name: "Shelf", known: { value_m: 2.3, text: "2.3 m" } },
+    { id: 2, kind: "height", points, known: { value_m: 2, text: "door", object: "door" } },
+    { id: 3, kind: "level", points }, { id: 4, kind: "path", points },
+  ] };
+  const plain = [{ u: 1, v: 2 }, { u: 3, v: 4 }];
+  assert.deepEqual(givenOf(work), [
+    { kind: "distance", points: plain, value_m: 2.3 }, { kind: "door", points: plain }, { kind: "level", points: plain },
+  ]);
+  assert.equal(measured(work.measurements[0], null, "m").label, "Shelf: 2.3 m");
+  assert.ok(hasScale(work, "field"));
+  assert.ok(!hasScale(work, "median"));
+  assert.ok(!hasScale({ anchors: [], measurements: work.measurements.slice(2) }, "field"));
 });
 
 test("nearestInside rounds, and keeps within the photo", () => {
@@ -204,9 +232,10 @@ test("VIEWS: those that compare two methods need a result, and lie on the stage"
 function fakePage(sizes) {
   const asked = [], shown = [];
   globalThis.document = { body: { dataset: {} } };
-  const loaded = { project: {}, session: { width: 2, height: 1, display_width: 2, display_height: 1 }, logMde: new Float32Array(2) };
+  const work = { measurements: [], anchors: [{ id: 1, u: 0, v: 0, depth_m: 1, sigma_m: null }] };
+  const loaded = { project: { work, settings: { fov: null } }, session: { width: 2, height: 1, display_width: 2, display_height: 1 }, logMde: new Float32Array(2) };
   const page = {
-    loaded, work: { anchors: [{ id: 1, u: 0, v: 0, depth_m: 1, sigma_m: null }] }, methods: { field: { quick: true } },
+    loaded, shown: loaded, fov: null, work, methods: { field: { quick: true } },
     askUnit() {}, views: { showBusy() {}, showAll: () => shown.push(loaded.result.preview ? "preview" : "full") },
     sessions: { use: (_, work) => work("id") },
     server: {

@@ -121,7 +121,7 @@ def paper_table(runs: Sequence[Run], data: str) -> Table | None:
     members = [run for run in runs if run.results["config"]["dataset"] in names]
     if data not in paper.DATASETS:
         members = [run for run in runs if run.dataset == data]
-    if not any(map(basis_label, _methods(members))):
+    if not set(_methods(members)) & set(paper.ROWS):
         return None
     heads, counts, shown = [], [], set()
     for mde, own in by_mde(members).items():

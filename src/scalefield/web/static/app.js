@@ -1,6 +1,7 @@
 // Connects the controls to actions; page.js has the actions.
 
 import { $, element, sentence, setText } from "./dom.js";
+import { depthAnchors } from "./geometry.js";
 import { Page } from "./page.js";
 import { writeAnchorTable } from "./readings.js";
 import { Server, isAbort } from "./server.js";
@@ -61,6 +62,9 @@ function wire(page) {
     const wrong = page.tools.takeFov(e.target.value, "given");
     if (wrong) page.showError(wrong);
   });
+  $("objects").append(...Object.entries(page.info.objects).map(([name, metres]) => {
+    return Object.assign(element("option"), { value: name, label: `${name}, ${metres} m` });
+  }));
   on("measure-done", "click", () => page.finish());
   on("measure-cancel", "click", () => page.escape());
   on("zoom-in", "click", () => page.stage.zoom(1.5));
@@ -141,7 +145,7 @@ function wireDialogs(page) {
     $("phone-dialog").showModal();
   });
   on("csv-open", "click", () => {
-    $("csv-text").value = page.work.anchors.length ? writeAnchorTable(page.work.anchors) : "";
+    $("csv-text").value = page.work.anchors.length ? writeAnchorTable(depthAnchors(page.shown.project)) : "";
     setText($("csv-error"), "");
     $("csv-dialog").showModal();
   });

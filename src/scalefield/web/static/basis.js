@@ -16,10 +16,7 @@ export function drawBasis(container, basis, weights, table) {
     const values = basis.values.subarray(m * size, (m + 1) * size);
     const share = weights ? values.map((v) => v * weights[m]) : values;
     return {
-      m,
-      share,
-      reach: Math.max(...percentiles(share, [0.01, 0.99]).map(Math.abs)),
-      weight: weights?.[m] ?? null,
+      m, share, reach: Math.max(...percentiles(share, [0.01, 0.99]).map(Math.abs)), weight: weights?.[m] ?? null,
     };
   });
   if (weights) maps.sort((a, b) => b.reach - a.reach);

@@ -15,6 +15,7 @@ export class Card {
     /** @type {Pin | null} */
     this.pin = null;
     this.given = "";
+    this.slant = false;
     $("card-form").addEventListener("submit", (/** @type {Event} */ e) => {
       e.preventDefault();
       this.answer();
@@ -45,14 +46,16 @@ export class Card {
     const anchor = id === null ? null : page.work.anchors.find((/** @type {any} */ a) => a.id === id);
     const truth = page.loaded.logTruth ? metresAt(page.session, page.loaded.logTruth, pixel) : null;
     this.pin = { u: pixel.u, v: pixel.v, id };
+    this.slant = Boolean(anchor?.slant);
     this.given = anchor ? formatMeasured(anchor, unit).replace(new RegExp(` ${unit}$`), "") : "";
     $("card-value").value = anchor ? this.given : truth ? String(Number((truth).toPrecision(3))) : "";
     if (!anchor && truth && unit !== "m") $("card-value").value = exactNumber(Number(truth.toPrecision(3)), unit);
     setText($("card-unit"), unit);
+    $("card-slant").checked = Boolean(anchor?.slant);
     $("card-delete").hidden = !anchor;
     $("card").setAttribute("aria-label", anchor ? `Anchor ${page.work.anchors.indexOf(anchor) + 1}` : "This point");
     this.hint(
-      truth && !anchor ? "Measured for you in this sample." : "Straight ahead of the camera, not along the slant.",
+      truth && !anchor ? "Measured for you in this sample." : "Straight ahead of the camera, if not along the slant.",
     );
     const reading = this.showReading();
     page.measuring.update();
@@ -111,7 +114,7 @@ export class Card {
   async answer() {
     const text = $("card-value").value, { pin, page } = this;
     // With unchanged text the anchor keeps every digit.
-    if (!pin || (this.given && text === this.given)) return this.close(true);
+    if (!pin || (this.given && text === this.given && $("card-slant").checked === this.slant)) return this.close(true);
     const asked = (pin.asked = {});
     try {
       const metres = await page.readLength(text);
@@ -127,9 +130,11 @@ export class Card {
 
   /** @param {Pin} pin @param {number} metres @param {string} text */
   set(pin, metres, text) {
+    const slant = $("card-slant").checked;
+    if (slant && !this.page.fov) return this.page.tools.askFov(() => this.set(pin, metres, text));
     pin.asked = null;
     if (this.pin === pin) this.close(true);
-    this.page.setDistance(pin, metres, pin.id, text);
+    this.page.setDistance(pin, metres, pin.id, text, slant);
   }
 
   /** @param {boolean} refocus */

@@ -206,8 +206,7 @@ export class Cloud {
   camera() {
     const { width, height } = this.size, lens = 2 / this.slope;
     return {
-      turn: rotation(this.yaw, this.pitch),
-      away: this.distance * 1.25 * this.middle,
+      turn: rotation(this.yaw, this.pitch), away: this.distance * 1.25 * this.middle,
       lens: [Math.min(lens, ((lens * height) / width) * (4 / 3)), Math.min((lens * width) / height, lens * (4 / 3))],
     };
   }
@@ -221,8 +220,7 @@ export class Cloud {
     if (depth < 0.02) return null;
     return {
       x: ((q[0] * lens[0]) / depth / 2 + 0.5) * this.size.width,
-      y: ((q[1] * lens[1]) / depth / 2 + 0.5) * this.size.height,
-      away: depth,
+      y: ((q[1] * lens[1]) / depth / 2 + 0.5) * this.size.height, away: depth,
     };
   }
 
@@ -262,8 +260,7 @@ export class Cloud {
     };
     const uniform = use(this.points);
     const used = [
-      attribute(this.points, "place", 2),
-      attribute(this.points, "logDepth", 1),
+      attribute(this.points, "place", 2), attribute(this.points, "logDepth", 1),
       attribute(this.points, "colour", 3, gl.UNSIGNED_BYTE, true),
     ];
     gl.uniform1f(uniform("slope"), this.slope);
@@ -411,8 +408,7 @@ export function gridStep(metres, unit_m) {
 function link(gl, vertex) {
   const program = /** @type {WebGLProgram} */ (gl.createProgram());
   for (const [type, source] of /** @type {[number, string][]} */ ([
-    [gl.VERTEX_SHADER, vertex],
-    [gl.FRAGMENT_SHADER, FRAGMENT],
+    [gl.VERTEX_SHADER, vertex], [gl.FRAGMENT_SHADER, FRAGMENT],
   ])) {
     const shader = /** @type {WebGLShader} */ (gl.createShader(type));
     gl.shaderSource(shader, source);

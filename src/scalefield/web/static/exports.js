@@ -3,6 +3,7 @@
 import { fitView } from "./geometry.js";
 import { packProject } from "./project_file.js";
 import { drawColours, write } from "./marks.js";
+import { hasScale } from "./state.js";
 import { barTicks } from "./views.js";
 
 const WIDEST = 2400;
@@ -53,10 +54,10 @@ export async function projectZip(page) {
   if (!photo) throw new Error("The photo of this project is no longer in this browser.");
   const depth = project.depth ? await page.store.get("photos", project.depth.key) : null;
   const results = [];
-  if (work.anchors.length) {
-    const { anchors, method } = page.solving.requestFor(project.settings.method);
+  if (hasScale(work, project.settings.method)) {
+    const { edit } = page.solving.requestFor(project.settings.method);
     const file = await page.sessions.use(project, (/** @type {string} */ id) =>
-      page.server.file(id, "depth.png", { anchors, method }),
+      page.server.file(id, "depth.png", edit),
     );
     results.push({ name: "depth.png", bytes: await bytes(file) });
     if (loaded.result) {
@@ -68,7 +69,6 @@ export async function projectZip(page) {
     results.push({ name: "measurements.csv", bytes: new TextEncoder().encode(await page.measurementTable()) });
   return packProject(project, {
     photo: { name: project.name, bytes: await bytes(photo) },
-    depth: depth && project.depth ? { name: project.depth.name, bytes: await bytes(depth) } : null,
-    results,
+    depth: depth && project.depth ? { name: project.depth.name, bytes: await bytes(depth) } : null, results,
   });
 }

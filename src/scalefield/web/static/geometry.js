@@ -38,8 +38,7 @@ export function holdView(view, photo, stage) {
   const hold = (at, size, space, gap) =>
     size <= space ? Math.min(space - size, Math.max(0, at)) : Math.min(gap, Math.max(space - size - gap, at));
   return {
-    scale: view.scale,
-    x: hold(view.x, view.scale * photo.width, stage.width, fit.x),
+    scale: view.scale, x: hold(view.x, view.scale * photo.width, stage.width, fit.x),
     y: hold(view.y, view.scale * photo.height, stage.height, fit.y),
   };
 }
@@ -81,4 +80,16 @@ export const focalPixels = (photo, fovDeg) => photo.width / 2 / Math.tan((fovDeg
 export function pointOf(photo, fovDeg, { u, v }, depth) {
   const focal = focalPixels(photo, fovDeg);
   return [((u - (photo.width - 1) / 2) / focal) * depth, ((v - (photo.height - 1) / 2) / focal) * depth, depth];
+}
+
+/** Length of the ray of a pixel, one metre straight ahead. @param {Size} photo @param {number} fovDeg
+ *  @param {Pixel} pixel */
+export const rayLength = (photo, fovDeg, pixel) => Math.hypot(...pointOf(photo, fovDeg, pixel, 1));
+
+/** The anchors of a project with their depth straight ahead, also where the distance along the slant was measured.
+ *  @param {Pick<import("./state.js").Project, "work" | "settings" | "width" | "height">} project */
+export function depthAnchors({ work, settings: { fov }, width, height }) {
+  return work.anchors.map((a) => (
+    a.slant && fov ? { ...a, depth_m: a.depth_m / rayLength({ width, height }, fov.deg, a) } : a
+  ));
 }

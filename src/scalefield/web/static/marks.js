@@ -11,6 +11,7 @@
 
 const MANY = 150; // number of anchors from which they are drawn as dots
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+const SURFACES = new Set(["area", "level", "upright"]);
 const DARK = "rgb(20 22 28 / 90%)";
 
 /** Everything of a scene whose place is known.
@@ -77,21 +78,15 @@ function drawPlates(context, placed, about, first, size) {
     if (overlaps && !first.has(id)) continue;
     taken.push(box);
     plaque(
-      context,
-      plate,
-      left + width / 2,
-      y,
-      width,
-      suspect ? "#b3261e" : "rgb(255 255 255 / 93%)",
-      suspect ? "#fff" : "#1b1d22",
-      21,
+      context, plate, left + width / 2, y, width, suspect ? "#b3261e" : "rgb(255 255 255 / 93%)",
+      suspect ? "#fff" : "#1b1d22", 21,
     );
   }
 }
 
 /** @param {Context} context @param {Line & {places: Place[]}} line */
 function drawLine(context, { kind, places, unsure, active = false }) {
-  const closed = kind === "area" && places.length > 2;
+  const closed = SURFACES.has(kind) && places.length > 2;
   if (closed) {
     context.fillStyle = "rgb(255 255 255 / 22%)";
     outline(context, places, true);
@@ -104,10 +99,11 @@ function drawLine(context, { kind, places, unsure, active = false }) {
 /** The label in the middle of a line or area. @param {Context} context @param {Line & {places: Place[]}} line */
 function labelLine(context, { kind, places, label, unsure }) {
   if (!label || places.length < 2) return;
-  const start = Math.floor((places.length - 2) / 2), middle = kind === "area" ? places : places.slice(start, start + 2);
+  const start = Math.floor((places.length - 2) / 2),
+    middle = SURFACES.has(kind) ? places : places.slice(start, start + 2);
   const mean = (/** @type {"x" | "y"} */ axis) => middle.reduce((sum, p) => sum + p[axis], 0) / middle.length;
   context.font = `600 13px ${FONT}`;
-  const width = context.measureText(label).width + 16, y = mean("y") - (kind === "area" ? 0 : 16);
+  const width = context.measureText(label).width + 16, y = mean("y") - (SURFACES.has(kind) ? 0 : 16);
   plaque(context, label, mean("x"), y, width, unsure ? "rgb(84 86 94 / 92%)" : DARK, unsure ? "#e2e3e8" : "#fff", 24);
 }
 
@@ -154,8 +150,7 @@ export function circle(context, x, y, r, fill, line = "", width = 0, halo = fals
     context.fill();
   }
   for (const [style, wide] of /** @type {[string, number][]} */ ([
-    [halo ? "rgb(0 0 0 / 55%)" : "", width + 2.5],
-    [line, width],
+    [halo ? "rgb(0 0 0 / 55%)" : "", width + 2.5], [line, width],
   ])) {
     if (!style) continue;
     context.strokeStyle = style;

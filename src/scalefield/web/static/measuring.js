@@ -1,12 +1,14 @@
 // What the server reads from its result at the photo's full resolution: measurements, and depth at single pixels.
 
 import { isAbort } from "./server.js";
+import { PLANES } from "./state.js";
 
 /** @typedef {import("./state.js").Pixel} Pixel */
 /** @typedef {import("./state.js").MeasureKind} MeasureKind */
-/** @typedef {{kind: MeasureKind | "depth", points: Pixel[], name?: string}} Shape */
+/** @typedef {{kind: MeasureKind | "depth", points: Pixel[], name?: string,
+ *    known?: import("./state.js").Known}} Shape */
 /** A value with the bounds of its 90 % interval; null where it is not known.
- *  @typedef {{value: number | null, low: number | null, high: number | null}} Estimate */
+ *  @typedef {{value: number | null, low: number | null, high: number | null, error?: string}} Estimate */
 
 const MOST_KNOWN = 10000;
 const REST_MS = 80; // the pointer rests on a pixel before its depth is asked for
@@ -16,7 +18,7 @@ const keyOf = ({ kind, points }) => `${kind} ${points.map(({ u, v }) => `${u} ${
 /** @param {Pixel} pixel @returns {Shape} */
 const asShape = ({ u, v }) => ({ kind: "depth", points: [{ u, v }] });
 
-export const LEAST_POINTS = { depth: 1, distance: 2, path: 2, height: 2, area: 3 };
+export const LEAST_POINTS = { depth: 1, distance: 2, path: 2, height: 2, area: 3, level: 3, upright: 3 };
 
 export class Measuring {
   /** @param {import("./page.js").Page} page */
@@ -40,6 +42,7 @@ export class Measuring {
   /** The estimate of a shape, as far as it has arrived. @param {Shape} shape */
   estimate(shape) {
     this.renew();
+    if (!this.page.loaded?.result) return null;
     const key = keyOf(shape);
     return this.known.get(key) ?? this.before.get(key) ?? null;
   }
@@ -52,8 +55,12 @@ export class Measuring {
 
   /** Start anew where the result, the field of view or the relative depth is another one. */
   renew() {
-    const { loaded, fov } = this.page, { result } = loaded ?? {};
-    const version = [loaded?.project.id, result?.anchors, result?.method, fov?.deg, loaded?.session.revision];
+    const { loaded, fov } = this.page,
+      { result } = loaded ?? {};
+    const version = [
+      loaded?.project.id, result?.anchors, result?.method, JSON.stringify(result?.sent.known), fov?.deg,
+      loaded?.session.revision,
+    ];
     if (version.every((value, i) => value === this.version[i])) return;
     this.before = version[0] === this.version[0] ? new Map([...this.before, ...this.known]) : new Map();
     if (this.before.size > 1000) this.before.clear();
@@ -92,13 +99,16 @@ export class Measuring {
     }
   }
 
-  /** Measurements, the one that is drawn, the pixel of the card or under the pointer, and the profile. @returns {Shape[]} */
+  /** Measurements, the one that is drawn, the pixel of the card or under the pointer, and the profile.
+   *  @returns {Shape[]} */
   wanted() {
     const { loaded, fov, stage, card, tools, work } = this.page;
     if (!loaded?.result) return [];
     /** @type {Shape[]} */
-    const shapes = fov ? [...work.measurements] : [], { pending } = tools, pixel = card.pin ?? this.rested;
-    if (pending && fov && loaded.result.method === "field") {
+    const shapes = fov ? work.measurements.filter((m) => !PLANES.has(m.kind)) : [],
+      { pending } = tools,
+      pixel = card.pin ?? this.rested;
+    if (pending && fov && !PLANES.has(pending.kind) && loaded.result.method === "field") {
       shapes.push({ ...pending, points: stage.cursor ? [...pending.points, stage.cursor] : pending.points });
     }
     if (pixel) shapes.push(asShape(pixel));
@@ -112,7 +122,7 @@ export class Measuring {
     const result = /** @type {import("./readings.js").Result} */ (loaded.result);
     const points = shapes.filter((s) => s.kind === "depth"), measurements = shapes.filter((s) => s.kind !== "depth");
     const body = {
-      anchors: result.sent, method: result.method, points: points.map((s) => s.points[0]),
+      ...result.sent, points: points.map((s) => s.points[0]),
       measurements: measurements.map((s) => ({ kind: s.kind, points: s.points.map(({ u, v }) => ({ u, v })) })),
       ...(page.fov && { fov_deg: page.fov.deg }),
     };

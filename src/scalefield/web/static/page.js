@@ -4,22 +4,17 @@
 import { Card } from "./card.js";
 import { $, choose, download, fillReading, setText, show, stem } from "./dom.js";
 import { annotatedImage } from "./exports.js";
-import { nearestInside } from "./geometry.js";
+import { depthAnchors, nearestInside, rayLength } from "./geometry.js";
 import { AnchorRows } from "./list.js";
 import { showMeasurements, showPanel } from "./panel.js";
 import { Measuring } from "./measuring.js";
 import { aboutAnchors, measured, readingAt, writeAnchorTable, writeMeasurements } from "./readings.js";
-import { aborted } from "./server.js";
+import { aborted, isAbort } from "./server.js";
 import { Sessions } from "./sessions.js";
 import { Solving } from "./solving.js";
 import { Stage } from "./stage.js";
 import {
-  addAnchor,
-  changeAnchor,
-  changeMeasurement,
-  emptyWork,
-  movePoint,
-  removeAnchor,
+  PLANES, addAnchor, changeAnchor, changeMeasurement, emptyWork, givenOf, hasScale, movePoint, removeAnchor,
   removeMeasurement,
 } from "./state.js";
 import { Tools } from "./tools.js";
@@ -56,9 +51,7 @@ export class Page {
     /** @type {number | null} the anchor whose distance was set last */
     this.asked = null;
     this.sessions = new Sessions(
-      server,
-      (key) => store.get("photos", key),
-      (offline) => ($("offline").hidden = !offline),
+      server, (key) => store.get("photos", key), (offline) => ($("offline").hidden = !offline),
     );
     this.workspace = new Workspace(this);
     this.solving = new Solving(this);
@@ -126,12 +119,13 @@ export class Page {
   commit(work) {
     const { project } = this;
     if (!project) return;
-    const sameAnchors = project.work.anchors === work.anchors;
+    const given = [project.work, work].map((each) => JSON.stringify(givenOf(each)));
+    const same = project.work.anchors === work.anchors && given[0] === given[1];
     project.work = work;
     this.workspace.history.commit(project.id, work);
     this.clearToast();
-    if (sameAnchors) {
-      // Measurements read the present result; nothing is solved again.
+    if (same) {
+      // Measurements that only read take the present result; nothing is solved again.
       this.measuring.update();
       this.stage.redraw();
       showPanel(this);
@@ -183,6 +177,28 @@ export class Page {
     this.commit(changeAnchor(this.work, id, nearestInside({ u: anchor.u + du, v: anchor.v + dv }, this.session)));
   }
 
+  /** A length that was measured, or a known object, makes the measurement count; no text takes that back.
+   *  @param {number} id @param {string} text */
+  async setKnown(id, text) {
+    const { objects } = this.info, object = Object.hasOwn(objects, text) ? text : "";
+    try {
+      const typed =
+        text && !object ? { value_m: await this.readLength(text), text: withUnit(text, this.unit) } : undefined;
+      const known = object ? { value_m: objects[object], text, object } : typed;
+      this.commit(changeMeasurement(this.work, id, { known }));
+      if (known && this.project?.settings.method !== "field") {
+        this.showNote("Known lengths count with the Gaussian process only.", "Use it", () => {
+          this.change({ method: "field" });
+          this.clearToast();
+          this.edited();
+        });
+      }
+    } catch (e) {
+      if (!isAbort(e)) this.showError(/** @type {Error} */ (e).message);
+      showMeasurements(this);
+    }
+  }
+
   /** @param {number} id @param {string} name */
   nameMeasurement(id, name) {
     this.commit(changeMeasurement(this.work, id, { name }));
@@ -198,7 +214,7 @@ export class Page {
     if (!loaded) return;
     loaded.abouts = null;
     this.solving.wantNext();
-    if (!this.work.anchors.length) {
+    if (!hasScale(this.work, loaded.project.settings.method)) {
       this.solving.solver.cancel();
       this.solving.comparer.cancel();
       loaded.result = loaded.other = null;
@@ -226,10 +242,11 @@ export class Page {
       const colour = neutral
         ? () => "rgb(226 229 236)"
         : (/** @type {number} */ d) => this.views.metreScale.colour(Math.log(d));
+      const { session, fov } = this;
+      const ray = (/** @type {import("./state.js").Anchor} */ a) =>
+        a.slant && fov ? rayLength(session, fov.deg, a) : 1;
       loaded.abouts = {
-        key,
-        anchors: this.work.anchors,
-        all: aboutAnchors(this.work.anchors, loaded.result, this.unit, colour),
+        key, anchors: this.work.anchors, all: aboutAnchors(this.work.anchors, loaded.result, this.unit, colour, ray),
       };
     }
     return loaded.abouts.all[i];
@@ -243,16 +260,13 @@ export class Page {
       { anchors, measurements } = this.work,
       result = loaded?.result;
     const line = (/** @type {import("./measuring.js").Shape} */ shape, active = false) => ({
-      ...shape,
-      active,
-      ...measured(shape, this.measuring.estimate(shape), this.unit),
+      ...shape, active, ...measured(shape, this.measuring.estimate(shape), this.unit),
     });
     const suspects = result ? anchors.filter((a) => result.suspects.has(result.index.get(a.id) ?? -1)) : [];
     const lines = loaded ? measurements.map((m) => line(m)) : [];
     if (pending)
       lines.push({
-        ...line({ ...pending, points: [...pending.points, ...(cursor ? [cursor] : [])] }, true),
-        unsure: false,
+        ...line({ ...pending, points: [...pending.points, ...(cursor ? [cursor] : [])] }, true), unsure: false,
       });
     const first = new Set([pin?.id ?? -1, this.stage.hoveredAnchor ?? -1, ...suspects.map((a) => a.id)]);
     const about = (/** @type {number} */ i) => this.aboutAnchor(i);
@@ -347,7 +361,8 @@ export class Page {
       this.workspace.history.amend(beforeDrag);
       return this.commit(work);
     }
-    if (handle.point === null) return this.edited();
+    const moved = project.work.measurements.find((m) => m.id === handle.id);
+    if (handle.point === null || moved?.known || PLANES.has(moved?.kind ?? "")) return this.edited();
     this.measuring.update();
     this.stage.redraw();
     showMeasurements(this);
@@ -407,13 +422,13 @@ export class Page {
     const named = `${stem(project.name)}_${name}`;
     const text = (/** @type {string} */ words) => download(new Blob([words], { type: "text/csv" }), named);
     try {
-      if (name === "anchors.csv") return text(writeAnchorTable(this.work.anchors));
+      if (name === "anchors.csv") return text(writeAnchorTable(depthAnchors(project)));
       if (name === "measurements.csv") return text(await this.measurementTable());
       if (name === "annotated.png") return download(await annotatedImage(this), named);
       if (name.startsWith("cloud.") && !this.fov) return this.tools.askFov(() => this.download(name));
       this.announce(`${name} is being made.`);
-      const { anchors, method } = this.solving.requestFor(project.settings.method);
-      const body = { anchors, method, fov_deg: this.fov?.deg ?? null, max_points: Number($("max-points").value) };
+      const { edit } = this.solving.requestFor(project.settings.method);
+      const body = { ...edit, max_points: Number($("max-points").value) };
       const button = $("downloads").querySelector(`[data-file="${name}"]`);
       button.setAttribute("aria-busy", "true");
       try {
@@ -453,11 +468,11 @@ export class Page {
 
   /** @param {Pixel | null} pixel of a new anchor @param {number} depth_m
    *  @param {number | null} id of an anchor that is there
-   *  @param {string} typed */
-  setDistance(pixel, depth_m, id, typed) {
-    const text = withUnit(typed, this.unit);
-    if (id !== null) this.commit(changeAnchor(this.work, id, { depth_m, text }));
-    else if (pixel) this.commit(addAnchor(this.work, { u: pixel.u, v: pixel.v, depth_m, text }));
+   *  @param {string} typed @param {boolean} [slant] whether it is along the ray; undefined leaves that */
+  setDistance(pixel, depth_m, id, typed, slant) {
+    const text = withUnit(typed, this.unit), along = slant === undefined ? {} : { slant };
+    if (id !== null) this.commit(changeAnchor(this.work, id, { depth_m, text, ...along }));
+    else if (pixel) this.commit(addAnchor(this.work, { u: pixel.u, v: pixel.v, depth_m, text, ...along }));
     this.asked = id ?? this.work.anchors.at(-1)?.id ?? null;
     this.announce(`Distance set to ${text}.`);
   }

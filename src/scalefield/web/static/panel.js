@@ -1,7 +1,8 @@
 // The panel beside the picture: the method, its result and the exports.
 
 import { $, element, setText } from "./dom.js";
-import { countedFromOne, doubledAnchors } from "./state.js";
+import { PLANES, countedFromOne, doubledAnchors, hasScale } from "./state.js";
+import { formatLength, unitSlip } from "./units.js";
 import { measured } from "./readings.js";
 
 /** @typedef {import("./page.js").Page} Page */
@@ -33,8 +34,10 @@ export function showPanel(page) {
   showNext(page);
   for (const button of $("downloads").children) {
     const { file } = button.dataset;
-    button.disabled =
-      file === "annotated.png" ? page.view === "basis" : file === "measurements.csv" ? !work.measurements.length : !n;
+    const usable = {
+      "annotated.png": page.view !== "basis", "measurements.csv": work.measurements.length, "anchors.csv": n,
+    };
+    button.disabled = !(usable[/** @type {keyof typeof usable} */ (file)] ?? hasScale(work, project.settings.method));
   }
   setText(
     $("saved-hint"),
@@ -94,47 +97,79 @@ const numbered = (result) =>
     .map((i) => `#${i + 1}`)
     .join(", ") + (result.suspects.size > 5 ? ` and ${result.suspects.size - 5} more` : "");
 
+const KIND_TITLES = {
+  distance: "Distance", path: "Path", area: "Area", height: "Height", level: "Floor or table", upright: "Wall",
+};
+
 /** @param {Page} page */
 export function showMeasurements(page) {
-  const { work, unit } = page, { measurements } = work, fov = page.fov;
+  const { measurements } = page.work, { fov } = page, list = $("measure-list");
   setText($("measure-count"), String(measurements.length));
   $("measurements-empty").hidden = measurements.length > 0;
-  const list = $("measure-list"), known = new Map([...list.children].map((c) => [Number(c.dataset.id), c]));
-  const rows = measurements.map((/** @type {any} */ m, /** @type {number} */ i) => {
+  const known = new Map([...list.children].map((c) => [Number(c.dataset.id), c]));
+  const rows = measurements.map((m, i) => {
     const row = known.get(m.id) ?? makeRow(page, m.id);
-    const found = measured(m, page.measuring.estimate(m), unit);
-    row.classList.toggle("unsure", found.unsure);
-    const name = row.querySelector("input");
-    if (document.activeElement !== name) name.value = m.name ?? "";
-    name.placeholder = m.kind[0].toUpperCase() + m.kind.slice(1);
-    name.setAttribute("aria-label", `Name of measurement ${i + 1}, ${m.kind}`);
-    setText(row.querySelector(".value"), found.unsure && found.range ? found.range : found.value);
-    setText(row.querySelector(".range"), found.unsure && found.range ? `perhaps ${found.value}` : found.range);
-    row.querySelector("button").setAttribute("aria-label", `Delete measurement ${i + 1}`);
+    fillRow(page, row, m, i);
     return row;
   });
-  if (
-    rows.length !== list.children.length ||
-    rows.some((/** @type {any} */ r, /** @type {number} */ i) => list.children[i] !== r)
-  )
+  if (rows.length !== list.children.length || rows.some((r, i) => list.children[i] !== r))
     list.replaceChildren(...rows);
   const notes = [];
-  if (measurements.length) notes.push("Ranges hold the truth nine times in ten.");
-  if (measurements.some((/** @type {any} */ m) => m.kind === "height")) notes.push("Heights assume a level camera.");
+  if (measurements.some((m) => !m.known && !PLANES.has(m.kind))) notes.push("Ranges hold the truth nine times in ten.");
+  if (measurements.some((m) => m.kind === "height" || PLANES.has(m.kind))) {
+    notes.push("The camera is taken to be level, more or less.");
+  }
   if (measurements.length && fov?.source === "assumed")
     notes.push(`The field of view is assumed (${fov.deg}°): lengths across the photo may be off.`);
   $("measure-note").hidden = !notes.length;
   setText($("measure-note"), notes.join(" "));
 }
 
+/** @param {Page} page @param {HTMLElement} row @param {import("./state.js").Measurement} m @param {number} i */
+function fillRow(page, row, m, i) {
+  const part = (/** @type {string} */ name) => /** @type {any} */ (row.querySelector(name));
+  const plane = PLANES.has(m.kind),
+    estimate = page.measuring.estimate(m),
+    found = measured({ ...m, known: undefined }, estimate, page.unit);
+  const first = found.unsure && found.range && !m.known, told = page.shown.result?.known.get(m.id);
+  const slip = told?.predicted && m.known && !m.known.object
+    ? unitSlip({ depth_m: m.known.value_m, text: m.known.text }, page.unit, told.predicted) : null;
+  row.classList.toggle("suspect", Boolean(told?.code));
+  row.classList.toggle("unsure", found.unsure && !m.known && !plane);
+  for (const [name, text] of [["kind", m.name ?? ""], ["known", m.known?.text ?? ""]]) {
+    const input = part(`.${name}`);
+    if (document.activeElement !== input) input.value = text;
+  }
+  part(".kind").placeholder = KIND_TITLES[m.kind];
+  part(".kind").setAttribute("aria-label", `Name of measurement ${i + 1}, ${KIND_TITLES[m.kind]}`);
+  part(".known").hidden = plane || m.kind === "area";
+  part(".known").setAttribute("aria-label", `Known length of measurement ${i + 1}`);
+  const others = told?.predicted ? formatLength(told.predicted, page.unit) : "";
+  const used = told?.code ? `${told.code === "outlier" ? "not used: " : ""}the others give ${others}` : "fits";
+  setText(part(".value"), plane ? "counts" : first ? found.range : found.value);
+  setText(
+    part(".range"),
+    m.known ? (told ? used : "") : plane ? "as one plane" : first ? `perhaps ${found.value}` : found.range,
+  );
+  setText(part(".chip"), slip ? `${slip.text}?` : "");
+  part(".chip").hidden = !slip;
+  part(".chip").onclick = () => slip && page.setKnown(m.id, slip.text);
+  part(".icon").setAttribute("aria-label", `Delete measurement ${i + 1}`);
+}
+
 /** @param {Page} page @param {number} id */
 function makeRow(page, id) {
   const row = element("li"), remove = element("button", "quiet icon", "✕");
-  row.dataset.id = id;
+  row.dataset.id = String(id);
   remove.addEventListener("click", () => page.removeMeasurement(id));
-  const name = Object.assign(element("input", "kind"), { autocomplete: "off", maxLength: 60 });
+  const input = (/** @type {string} */ kind) =>
+    Object.assign(element("input", kind), { autocomplete: "off", maxLength: 60 });
+  const name = input("kind"),
+    known = Object.assign(input("known"), { placeholder: "I know it: 74 cm, door …" });
   name.addEventListener("change", () => page.nameMeasurement(id, name.value.trim()));
-  row.append(name, element("span", "value"), element("span", "range"), remove);
+  known.setAttribute("list", "objects");
+  known.addEventListener("change", () => page.setKnown(id, known.value.trim()));
+  row.append(name, element("span", "value"), element("span", "range"), remove, known, element("button", "chip"));
   return row;
 }
 
@@ -161,9 +196,7 @@ export function showCamera(page) {
   const { width, height } = session, wide = Math.max(width, height) > PANORAMA * Math.min(width, height);
   $("fov-panorama").hidden = !wide;
   const sources = {
-    EXIF: "Read from the photo's EXIF.",
-    sample: "Known for this sample.",
-    given: "Given by you.",
+    EXIF: "Read from the photo's EXIF.", sample: "Known for this sample.", given: "Given by you.",
     assumed: "Assumed, not measured: lengths across the photo may be off.",
   };
   setText(

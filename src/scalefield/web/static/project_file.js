@@ -1,5 +1,6 @@
 // A project as one zip: the photo, the work, the settings, and tables and results for other programs.
 
+import { depthAnchors } from "./geometry.js";
 import { writeAnchorTable } from "./readings.js";
 import { newId } from "./state.js";
 import { readZip, writeZip } from "./zip.js";
@@ -21,9 +22,8 @@ export function packProject(project, { photo, depth, results }) {
   const saved = { format: FORMAT, version: VERSION, ...kept, photo: photoPath, depth: savedDepth };
   const text = (/** @type {string} */ words) => new TextEncoder().encode(words);
   const entries = [
-    { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) },
-    { name: photoPath, bytes: photo.bytes },
-    { name: "anchors.csv", bytes: text(writeAnchorTable(project.work.anchors)) },
+    { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) }, { name: photoPath, bytes: photo.bytes },
+    { name: "anchors.csv", bytes: text(writeAnchorTable(depthAnchors(project))) },
   ];
   if (depth && depthPath) entries.push({ name: depthPath, bytes: depth.bytes });
   return writeZip([...entries, ...results.map(({ name, bytes }) => ({ name: `results/${name}`, bytes }))]);
@@ -58,12 +58,7 @@ export async function unpackProject(bytes) {
   const { format, version, ...kept } = saved;
   const { path, ...depthFile } = saved.depth ?? {};
   const project = checked({
-    ...kept,
-    depth: depth && depthFile,
-    id: newId(),
-    photo: "",
-    thumbnail: null,
-    updated: Date.now(),
+    ...kept, depth: depth && depthFile, id: newId(), photo: "", thumbnail: null, updated: Date.now(),
   });
   return { project, photo, depth };
 }
@@ -72,6 +67,9 @@ export async function unpackProject(bytes) {
 function checked(project) {
   const { work, settings } = project;
   const optional = (/** @type {unknown} */ x) => x === undefined || (typeof x === "string" && x.length <= 100);
+  const known = (/** @type {any} */ k) =>
+    k === undefined ||
+    (number(k?.value_m) && k.value_m > 0 && typeof k.text === "string" && optional(k.text) && optional(k.object));
   const different = (/** @type {{id: number}[]} */ items) => new Set(items.map(({ id }) => id)).size === items.length;
   const number = (/** @type {unknown} */ x) => typeof x === "number" && Number.isFinite(x);
   const pixel = (/** @type {any} */ p) => p && number(p.u) && number(p.v);
@@ -88,15 +86,15 @@ function checked(project) {
         number(a.depth_m) &&
         a.depth_m > 0 &&
         (a.sigma_m === null || (number(a.sigma_m) && a.sigma_m > 0)) &&
-        optional(a.text),
+        optional(a.text) && [true, false, undefined].includes(a.slant),
     ) &&
     work.measurements.every(
       (/** @type {any} */ m) =>
-        ["distance", "path", "area", "height"].includes(m.kind) &&
+        ["distance", "path", "area", "height", "level", "upright"].includes(m.kind) &&
         Number.isInteger(m.id) &&
         Array.isArray(m.points) &&
         m.points.every(pixel) &&
-        optional(m.name),
+        optional(m.name) && known(m.known),
     ) &&
     different(work.anchors) &&
     different(work.measurements) &&

@@ -2,13 +2,14 @@
 
 import { LEAST_POINTS } from "./measuring.js";
 import { formatArea, formatLength, formatMeasured, formatNumber, formatPercent, unitSlip } from "./units.js";
-import { countedFromOne } from "./state.js";
+import { PLANES, countedFromOne } from "./state.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 /** @typedef {import("./units.js").Unit} Unit */
 /** @typedef {import("./server.js").Session} Session */
 /** The result of a method for a set of anchors.
- *  @typedef {{header: any, method: string, anchors: import("./state.js").Anchor[], sent: object[],
+ *  @typedef {{header: any, method: string, anchors: import("./state.js").Anchor[], sent: import("./solving.js").Edit,
+ *    known: Map<number, {code: string, predicted: number | null}>,
  *    index: Map<number, number>, suspects: Set<number>, corroborated: Set<number>, logScale: Float32Array, stdLog:
  *  Float32Array | null, logDepth: Float32Array, preview: boolean}} Result */
 /** @typedef {{value: string, range: string, unsure: boolean, notes: string[]}} Reading */
@@ -74,15 +75,17 @@ export function inkOn(colour) {
 
 /** Colour and text for every anchor, from the result that was solved with it.
  *  @param {import("./state.js").Anchor[]} anchors @param {Result | null} result @param {Unit} unit
- *  @param {(depth_m: number) => string} colourOf */
-export function aboutAnchors(anchors, result, unit, colourOf) {
+ *  @param {(depth_m: number) => string} colourOf
+ *  @param {(anchor: import("./state.js").Anchor) => number} [ray] distance as it was measured over depth */
+export function aboutAnchors(anchors, result, unit, colourOf, ray = (_) => 1) {
   return anchors.map((anchor) => {
     const colour = colourOf(anchor.depth_m), plate = formatMeasured(anchor, unit);
     /** @type {About} */
     const about = { colour, ink: inkOn(colour), suspect: false, unused: false, words: "", plate, slip: null };
     const at = result?.index.get(anchor.id);
     if (!result || at === undefined) return about;
-    const { header } = result, state = header.anchors[at], others = header.others[at];
+    const { header } = result, state = header.anchors[at], told = header.others[at];
+    const others = told && { ...told, depth_m: told.depth_m * ray(anchor) };
     about.suspect = result.suspects.has(at);
     about.unused = Boolean(state.reason);
     const expected = others ? formatLength(others.depth_m, unit) : "",
@@ -104,10 +107,17 @@ export function aboutAnchors(anchors, result, unit, colourOf) {
 /** A measurement's value and range in words.
  *  @param {import("./measuring.js").Shape} shape @param {Estimate | null} estimate null until the server has read it
  *  @param {Unit} unit @returns {{label: string, value: string, range: string, unsure: boolean}} */
-export function measured({ kind, points, name }, estimate, unit) {
+export function measured({ kind, points, name, known }, estimate, unit) {
   const nothing = { label: "", value: "–", range: "", unsure: true };
+  if (known || PLANES.has(kind)) {
+    const label = [name, known?.text ?? (name ? "" : kind === "level" ? "floor or table" : "wall")]
+      .filter(Boolean)
+      .join(": ");
+    return { label, value: label, range: "", unsure: false };
+  }
   if (!estimate || points.length < LEAST_POINTS[kind]) return nothing;
-  if (estimate.value === null) return { ...nothing, value: "no depth at a point" };
+  if (estimate.value === null)
+    return { ...nothing, value: estimate.error ? "–" : "no depth at a point", range: estimate.error ?? "" };
   const words = (/** @type {number} */ x) => (kind === "area" ? formatArea(x, unit) : formatLength(x, unit));
   const number = (/** @type {number} */ x) => (kind === "area" ? words(x).split(" ")[0] : formatNumber(x, unit));
   const value = words(estimate.value),

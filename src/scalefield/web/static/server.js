@@ -46,19 +46,14 @@ export class Server {
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
     throw new ServerError(
-      body.code ?? `http_${response.status}`,
-      body.error ?? `The server answered ${response.status}.`,
-      body,
+      body.code ?? `http_${response.status}`, body.error ?? `The server answered ${response.status}.`, body,
     );
   }
 
   /** @param {string} path @param {object} body @param {AbortSignal} [signal] */
   post(path, body, signal) {
     return this.ask(path, {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify(body),
-      signal,
+      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
     });
   }
 

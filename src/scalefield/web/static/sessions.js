@@ -69,9 +69,7 @@ export class Sessions {
       const file = await this.readBlob(project.depth.key);
       if (!file) throw new ServerError("lost", "The depth file of this project is no longer in this browser.");
       session = await this.server.untilReady(
-        await this.server.bringDepth(session.id, file, project.depth, signal),
-        onProgress,
-        signal,
+        await this.server.bringDepth(session.id, file, project.depth, signal), onProgress, signal,
       );
     }
     this.remember(project.id, session.id);

@@ -92,8 +92,7 @@ export class Stage {
       this.setView(
         holdView(
           { ...this.view, x: this.view.x + (width - before.width) / 2, y: this.view.y + (height - before.height) / 2 },
-          this.photo,
-          this.size,
+          this.photo, this.size,
         ),
       );
   }
@@ -150,15 +149,7 @@ export class Stage {
     const { first, second, blend, share } = this.host.picture() ?? {},
       { view, size } = this;
     const now = [
-      first,
-      second,
-      blend,
-      second ? share : 0,
-      view.x,
-      view.y,
-      view.scale,
-      size.width,
-      size.height,
+      first, second, blend, second ? share : 0, view.x, view.y, view.scale, size.width, size.height,
       devicePixelRatio,
     ];
     const changed = now.some((value, i) => value !== this.drawnBase[i]);
@@ -233,11 +224,8 @@ export class Stage {
     context.clip();
     context.imageSmoothingEnabled = magnified < 8;
     context.drawImage(
-      picture.photo ?? picture.first,
-      x - (pixel.u + 0.5) * magnified,
-      y - (pixel.v + 0.5) * magnified,
-      this.photo.width * magnified,
-      this.photo.height * magnified,
+      picture.photo ?? picture.first, x - (pixel.u + 0.5) * magnified, y - (pixel.v + 0.5) * magnified,
+      this.photo.width * magnified, this.photo.height * magnified,
     );
     context.restore();
     circle(context, x, y, LOUPE, null, "#fff", 3, true);

@@ -1,10 +1,15 @@
 // The user's work: projects, their anchors and measurements, and the history of edits.
 
-/** `text` is the distance as it was typed.
- *  @typedef {{id: number, u: number, v: number, depth_m: number, sigma_m: number | null, text?: string}} Anchor */
-/** @typedef {"distance" | "path" | "area" | "height"} MeasureKind */
+/** `text` is the distance as it was typed, and `slant` whether it is along the ray.
+ *  @typedef {{id: number, u: number, v: number, depth_m: number, sigma_m: number | null, text?: string,
+ *    slant?: boolean}} Anchor */
+/** @typedef {"distance" | "path" | "area" | "height" | "level" | "upright"} MeasureKind */
 /** @typedef {{u: number, v: number}} Pixel */
-/** @typedef {{id: number, kind: MeasureKind, points: Pixel[], name?: string}} Measurement */
+/** A length or plane over the photo. With `known` it was measured in the scene, and counts: the metres (for an area,
+ *  square
+ *  metres) and the text that was typed, which may name an object. Planes always count.
+ *  @typedef {{id: number, kind: MeasureKind, points: Pixel[], name?: string, known?: Known}} Measurement */
+/** @typedef {{value_m: number, text: string, object?: string}} Known */
 /** The part of a project that undo reaches; never changed in place.
  *  @typedef {{anchors: Anchor[], measurements: Measurement[]}} Work */
 /** @typedef {{deg: number, source: "EXIF" | "sample" | "given" | "assumed"}} FieldOfView */
@@ -33,10 +38,10 @@ export function newId() {
  *  @param {{id: number}[]} items */
 const nextId = (items) => items.reduce((most, item) => Math.max(most, item.id), 0) + 1;
 
-/** @param {Work} work @param {{u: number, v: number, depth_m: number, sigma_m?: number | null, text?: string}} anchor
- *  @returns {Work} */
-export function addAnchor(work, { u, v, depth_m, sigma_m = null, text }) {
-  const typed = text ? { text } : {};
+/** @param {Work} work @param {{u: number, v: number, depth_m: number, sigma_m?: number | null, text?: string,
+ *    slant?: boolean}} anchor @returns {Work} */
+export function addAnchor(work, { u, v, depth_m, sigma_m = null, text, slant }) {
+  const typed = { ...(text && { text }), ...(slant && { slant }) };
   return { ...work, anchors: [...work.anchors, { id: nextId(work.anchors), u, v, depth_m, sigma_m, ...typed }] };
 }
 
@@ -75,15 +80,31 @@ export function movePoint(work, { id, point }, { u, v }) {
   if (point === null) return changeAnchor(work, id, { u, v });
   const points = (/** @type {Pixel[]} */ all) => all.map((p, i) => (i === point ? { u, v } : p));
   return {
-    ...work,
-    measurements: work.measurements.map((m) => (m.id === id ? { ...m, points: points(m.points) } : m)),
+    ...work, measurements: work.measurements.map((m) => (m.id === id ? { ...m, points: points(m.points) } : m)),
   };
 }
 
+/** The kinds that are planes: they have no length, and always count. */
+export const PLANES = new Set(["level", "upright"]);
+
+/** Whether a measurement counts: known lengths and planes do. @param {Measurement} measurement */
+export const isGiven = ({ kind, known }) => Boolean(known) || PLANES.has(kind);
+
+/** What the server is given besides anchors. @param {Work} work */
+export function givenOf({ measurements }) {
+  return measurements.filter(isGiven).map(({ kind, points, known }) => {
+    const given = known && !known.object ? { value_m: known.value_m } : {};
+    return { kind: known?.object ?? kind, points: points.map(({ u, v }) => ({ u, v })), ...given };
+  });
+}
+
+/** Whether anything says how large the scene is. @param {Work} work @param {string} method */
+export const hasScale = ({ anchors, measurements }, method) =>
+  anchors.length > 0 || (method === "field" && measurements.some((m) => m.known));
+
 /** @param {Work} work @param {number} id @returns {Work} */
 export const removeMeasurement = (work, id) => ({
-  ...work,
-  measurements: work.measurements.filter((m) => m.id !== id),
+  ...work, measurements: work.measurements.filter((m) => m.id !== id),
 });
 
 /** Steps back and forth over all projects of a tab, so that undo also returns to an earlier photo. */
@@ -128,9 +149,7 @@ export class History {
     /** @param {Step} step */
     const rename = (step) => ({ ...step, project: ids.get(step.project) ?? step.project });
     return new History({
-      past: this.past.map(rename),
-      present: this.present && rename(this.present),
-      future: this.future.map(rename),
+      past: this.past.map(rename), present: this.present && rename(this.present), future: this.future.map(rename),
     });
   }
 

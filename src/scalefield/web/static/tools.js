@@ -4,7 +4,7 @@ import { $, choose, setText } from "./dom.js";
 import { showCamera } from "./panel.js";
 import { LEAST_POINTS } from "./measuring.js";
 import { measured } from "./readings.js";
-import { addMeasurement } from "./state.js";
+import { PLANES, addMeasurement, givenOf } from "./state.js";
 import { VIEWS } from "./views.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
@@ -27,15 +27,12 @@ export class Tools {
 
   /** @param {Pixel} pixel */
   measureAt(pixel) {
-    if (!this.page.shown.result)
-      return this.page.showError("Set a distance first; without one there are no metres to measure.");
     if (!this.page.fov) return this.askFov(() => this.measureAt(pixel));
     const kind = this.measureKind;
     if (this.endsAt(pixel)) return; // the second click of a double click
     this.pending = { kind, points: [...(this.pending?.points ?? []), pixel] };
-    if (kind === "distance" || kind === "height") {
-      if (this.pending.points.length === 2) return this.finish();
-    }
+    const most = PLANES.has(kind) ? 3 : kind === "distance" || kind === "height" ? 2 : Infinity;
+    if (this.pending.points.length === most) return this.finish();
     this.changed();
   }
 
@@ -57,6 +54,9 @@ export class Tools {
     this.pending = null;
     this.page.commit(addMeasurement(this.page.work, pending.kind, pending.points));
     this.changed();
+    if (PLANES.has(pending.kind)) return this.page.announce("These points now lie on one plane.");
+    if (!this.page.shown.result)
+      return this.page.showError("Type its length in the list, or set a distance: then there are metres.");
     this.page.measuring.update().then(() => {
       const found = measured(pending, this.page.measuring.estimate(pending), this.page.unit);
       this.page.announce(`${pending.kind}: ${found.value}, ${found.range}`);
@@ -83,14 +83,19 @@ export class Tools {
     if (!same) this.page.change({ fov: words ? { deg, source } : null });
     this.page.clearToast();
     showCamera(this.page);
+    if (givenOf(this.page.work).length || this.page.work.anchors.some((a) => a.slant)) this.page.edited();
     this.page.views.showAll();
     return "";
   }
 
   /** Pixels of the photo along the profile; none without one. @returns {Pixel[]} */
   profilePixels() {
-    const v = this.profileRow, { width } = this.page.session, count = Math.min(width, PROFILE_PIXELS);
-    return v === null ? [] : Array.from({ length: count }, (_, i) => ({ u: Math.floor(((i + 0.5) * width) / count), v }));
+    const v = this.profileRow,
+      { width } = this.page.session,
+      count = Math.min(width, PROFILE_PIXELS);
+    return v === null
+      ? []
+      : Array.from({ length: count }, (_, i) => ({ u: Math.floor(((i + 0.5) * width) / count), v }));
   }
 
   /** @param {number} v */

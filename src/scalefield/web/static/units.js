@@ -89,8 +89,7 @@ export function unitSlip({ depth_m, text }, unit, expected_m) {
   const number = /^[\d.]+(?= ?[a-z]*$)/.exec(text ?? "")?.[0] ?? String(Number(inUnit(depth_m, unit).toPrecision(6)));
   if (!(off(depth_m) > SLIP_LOG)) return null;
   const found = SLIPS.map(([name, size]) => ({
-    text: `${number} ${name}`,
-    metres: Number((Number(number) * size).toPrecision(15)),
+    text: `${number} ${name}`, metres: Number((Number(number) * size).toPrecision(15)),
   })).sort((a, b) => off(a.metres) - off(b.metres))[0];
   return off(found.metres) < off(depth_m) / 3 ? found : null;
 }

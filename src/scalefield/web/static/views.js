@@ -132,8 +132,7 @@ export class Views {
     setText($("divider-left"), titles[result.method]);
     setText($("divider-right"), titles[other.method]);
     $("divider").setAttribute(
-      "aria-valuetext",
-      `${Math.round(100 * this.page.tools.share)} % ${titles[result.method]}`,
+      "aria-valuetext", `${Math.round(100 * this.page.tools.share)} % ${titles[result.method]}`,
     );
     this.page.stage.place();
   }
@@ -186,8 +185,7 @@ export class Views {
     this.cloud ??= new Cloud($("cloud"), $("cloud-layer"), {
       drawLayer: (context, cloud) => this.drawCloudLayer(context, cloud),
       picked: (pixel) => this.page.tool === "measure" && this.page.tools.measureAt(pixel),
-      finish: () => this.page.finish(),
-      escape: () => this.page.escape(),
+      finish: () => this.page.finish(), escape: () => this.page.escape(),
     });
     $("cloud-missing").hidden = this.cloud.works;
     if (!this.cloud.works) return;
@@ -201,8 +199,7 @@ export class Views {
     const log = result?.logDepth ?? loaded.logMde,
       [far] = percentiles(log, [0.98]);
     this.cloud.setDepth(log, this.page.fov?.deg ?? ASSUMED_FOV, {
-      step: gridStep(Math.exp(far), 1 / inUnit(1, this.page.unit)),
-      shown: Boolean(result),
+      step: gridStep(Math.exp(far), 1 / inUnit(1, this.page.unit)), shown: Boolean(result),
     });
     const assumed = !this.page.fov || this.page.fov.source === "assumed";
     $("cloud-assumed").hidden = !assumed;
@@ -276,7 +273,9 @@ export class Views {
     let words = captions[/** @type {keyof typeof captions} */ (this.page.view)] ?? "";
     if (this.page.tool === "measure") {
       const n = pending?.points.length ?? 0;
+      const plane = `${click} three points of it, far apart${n ? `: ${3 - n} left` : ""}.`;
       const hints = {
+        level: plane, upright: plane,
         distance: n ? `${click} the second point.` : `${click} two points to read the distance between them.`,
         height: `${click} ${n ? "the second end" : "both ends"}; a level camera is assumed.`,
         path: n ? `${click} further points; Done or Enter ends the path.` : `${click} the points of a path.`,

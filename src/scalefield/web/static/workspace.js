@@ -55,18 +55,8 @@ export class Workspace {
   newProject(name, given) {
     const settings = { method: this.page.info.method, compare: "", view: "photo", blend: 0, fov: null };
     return {
-      id: newId(),
-      name,
-      photo: "",
-      sample: "",
-      width: 0,
-      height: 0,
-      depth: null,
-      settings,
-      work: emptyWork(),
-      updated: Date.now(),
-      thumbnail: null,
-      ...given,
+      id: newId(), name, photo: "", sample: "", width: 0, height: 0, depth: null, settings, work: emptyWork(),
+      updated: Date.now(), thumbnail: null, ...given,
     };
   }
 
@@ -133,10 +123,8 @@ export class Workspace {
     const { methods, info } = this.page,
       { method, compare, view } = project.settings;
     project.settings = {
-      ...project.settings,
-      method: Object.hasOwn(methods, method) ? method : info.method,
-      compare: Object.hasOwn(methods, compare) ? compare : "",
-      view: Object.hasOwn(VIEWS, view) ? view : "photo",
+      ...project.settings, method: Object.hasOwn(methods, method) ? method : info.method,
+      compare: Object.hasOwn(methods, compare) ? compare : "", view: Object.hasOwn(VIEWS, view) ? view : "photo",
     };
     project.thumbnail ??= await thumbnailOf(image);
     if (session.anchors) this.sampleAnchors = session.anchors;
@@ -358,9 +346,7 @@ export class Workspace {
     dialog.returnValue = "cancel";
     dialog.showModal();
     dialog.addEventListener(
-      "close",
-      () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value),
-      { once: true },
+      "close", () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value), { once: true },
     );
   }
 
@@ -464,8 +450,7 @@ export class Workspace {
 async function thumbnailOf(image) {
   const scale = 96 / Math.max(image.width, image.height);
   const canvas = new OffscreenCanvas(
-    Math.max(1, Math.round(image.width * scale)),
-    Math.max(1, Math.round(image.height * scale)),
+    Math.max(1, Math.round(image.width * scale)), Math.max(1, Math.round(image.height * scale)),
   );
   /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(
     image,

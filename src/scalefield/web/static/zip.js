@@ -30,8 +30,7 @@ export function writeZip(entries, time = new Date()) {
   for (const { name, bytes } of entries) {
     const path = new TextEncoder().encode(name);
     const about = [
-      ...uint16(VERSION, UTF8_NAMES, STORED, dosTime, dosDate),
-      ...uint32(crc32(bytes), bytes.length, bytes.length),
+      ...uint16(VERSION, UTF8_NAMES, STORED, dosTime, dosDate), ...uint32(crc32(bytes), bytes.length, bytes.length),
       ...uint16(path.length, 0),
     ];
     files.push(Uint8Array.from([...uint32(LOCAL), ...about]), path, bytes);
@@ -42,10 +41,7 @@ export function writeZip(entries, time = new Date()) {
   }
   const directoryBytes = directory.reduce((sum, part) => sum + part.length, 0);
   const end = [
-    ...uint32(END),
-    ...uint16(0, 0, entries.length, entries.length),
-    ...uint32(directoryBytes, offset),
-    ...uint16(0),
+    ...uint32(END), ...uint16(0, 0, entries.length, entries.length), ...uint32(directoryBytes, offset), ...uint16(0),
   ];
   return new Blob(/** @type {BlobPart[]} */ ([...files, ...directory, Uint8Array.from(end)]), {
     type: "application/zip",

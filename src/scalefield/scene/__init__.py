@@ -1,0 +1,1 @@
+"""Views of one scene with known poses, recovered in one scale."""
