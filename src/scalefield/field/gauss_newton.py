@@ -23,7 +23,7 @@ from torch import Tensor
 
 from scalefield.field.cholesky import Cholesky
 
-FIRST_STEPS = 12
+FIRST_STEPS = 20
 NOISE_FACTORS = tuple(64 * 0.6**i for i in range(9))
 """Factors on the noise, where the first steps did not converge."""
 EASED_STEPS = 6
@@ -32,7 +32,7 @@ LAST_STEPS = 100
 MAX_HALVINGS = 30
 ARMIJO = 1e-4
 """Least decrease of the objective relative to that of its linear model."""
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5
 """Decrease of the objective that a step may promise where the search has ended."""
 ROUNDING = 1e-7
 """The same relative to the objective, where no step decreases it."""
