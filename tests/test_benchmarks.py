@@ -103,6 +103,24 @@ def test_reliability_is_drawn():
     assert list(drawn["100–120 anchors"]) == rows["all"]
 
 
+def test_reliability_scores_of_normal_errors():
+    rng = np.random.default_rng(0)
+    std = rng.uniform(0.05, 0.2, 100_000)
+    score = reliability.FrameScore.of(std * rng.normal(size=len(std)), std)
+    assert score.factor_90 == pytest.approx(1, abs=0.01)
+    assert score.log_score == pytest.approx(
+        0.5 * np.log(2 * np.pi * np.e) + np.log(std).mean(), abs=0.01
+    )
+    assert score.crps == pytest.approx(std.mean() / np.sqrt(np.pi), rel=0.01)
+    wide, narrow = (reliability.FrameScore.of(std, factor * std) for factor in (10, 0.1))
+    frames = [{8: score, 12: wide}, {8: score, 12: narrow}, {8: score}]
+    found = reliability.summary(frames)
+    assert found["anchors"]["8"]["share_right"] == 1
+    assert found["anchors"]["12"]["covered"][reliability.LEVELS.index(90)] == 0.5
+    assert found["steps"]["over_1.5"] == 0.5
+    assert found["steps"]["largest"] == pytest.approx(10, rel=0.01)
+
+
 def test_labelling_benchmark_rate_leaves_the_start_out():
     clock = labelling.Clock()
     clock.done = [50.0, 60.0, 61.0, 62.0, 63.0, 64.0]  # the second worker started late

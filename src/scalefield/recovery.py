@@ -102,7 +102,8 @@ class Recovery(Generic[MapT]):
     """Standard deviation of log_scale, equal to that of log-depth; None if the method has none."""
     support: MapT | None = None
     """Share of the prior variance of the local field that the anchors near a pixel remove (`field`
-    only): 0 where depth is extrapolated, near 1 beside an anchor of similar depth."""
+    only): near 1 beside an anchor of similar depth, 0 where depth is extrapolated, outside the
+    anchors or nearer or farther than all of them."""
     weights: MapT | None = None
     """w, one weight for each basis map (`basis` and `field` only)."""
     basis_maps: MapT | None = None

@@ -18,7 +18,8 @@ from scalefield.field.error_scale import log_evidence, prior_factors, scale_fact
 from scalefield.field.kernel import ScaleFactors
 from scalefield.field.model import load_field
 from scalefield.field.observations import Readings
-from scalefield.field.posterior import Calibration
+from scalefield.field.posterior import DEPTH_MARGIN, Calibration, Extent
+from scalefield.recovery import MIN_SUPPORT
 
 NESTED = (8, 12, 20, 32, 50, 80)
 
@@ -154,3 +155,49 @@ def test_std_without_anchors_is_scaled_and_has_the_prior_of_the_hypotheses(model
     rows, columns = torch.tensor([20]), torch.tensor([30])
     wanted = local.variance(image.pixels(rows, columns)) - model.kernel.constant_std**2
     assert float(stds[1][20, 30]) == pytest.approx(float(wanted.sqrt()), rel=0.1)
+
+
+@pytest.mark.parametrize("n", [9, 60])
+def test_depth_outside_the_anchors_has_no_support_and_at_least_the_deviation_of_the_prior(model, n):
+    image, rows, columns, log_scale = drawn_world(model, 1, 400)
+    below = rows >= 0.6 * image.shape[0]
+    found = posterior(model, image, *(x[below][:n] for x in (rows, columns, log_scale)))
+    rendered = found.render()
+    sky = slice(0, image.shape[0] // 5)
+    assert float((rendered.support[sky] < MIN_SUPPORT).float().mean()) > 0.95
+    assert float(rendered.support[-5:].median()) > 0.4
+    grid = torch.meshgrid(*map(torch.arange, image.shape), indexing="ij")
+    kernel = found.fit.kernel
+    pixels = image.pixels(*(x[sky].flatten() for x in grid))
+    prior = kernel.prior_variance(kernel.features(pixels)).sqrt()
+    std = rendered.std[sky].flatten()
+    assert float((std > 0.99 * prior).double().mean()) > 0.9
+
+
+@pytest.mark.parametrize("n", [1, 3, 30])
+def test_extent_is_the_hull_of_the_anchors_and_their_range_of_depth(model, n):
+    image, rows, columns, log_scale = drawn_world(model, 2, 60)
+    found = posterior(model, image, *(x[:n] for x in (rows, columns, log_scale)))
+    extent, at = Extent.of(found.fit.observations), image.pixels(rows[:n], columns[:n])
+    assert bool((extent.beyond(at.position) == 0).all())
+    pairs = at.position.mean(dim=0, keepdim=True)
+    assert float(extent.beyond(pairs)) == 0
+    far = extent.beyond(pairs + torch.tensor([[3.0, 4.0]]).double())
+    assert 0 < 5 - float(far * extent.margin) < 2
+    beyond = at.log_depth.max() + DEPTH_MARGIN * torch.tensor([0.0, 0.5, 1, 2]).double()
+    share = extent.share(torch.zeros(4).double(), beyond)
+    torch.testing.assert_close(share, torch.exp(-torch.tensor([0.0, 0.5**4, 1, 16]).double()))
+
+
+@pytest.mark.parametrize("n", [6, 50])
+def test_at_joint_and_render_agree_beyond_the_extent(model, n):
+    image, rows, columns, log_scale = drawn_world(model, 3, 300)
+    left = columns < 0.4 * image.shape[1]
+    found = posterior(model, image, *(x[left][:n] for x in (rows, columns, log_scale)))
+    rows, columns = rows[~left][:40], columns[~left][:40]
+    _, std = found.at(rows, columns)
+    torch.testing.assert_close(
+        found.joint(rows, columns).covariance.diagonal().sqrt(), std, rtol=0.05, atol=1e-3
+    )
+    rendered = found.render().std[rows, columns].double()
+    assert float((rendered / std).log().abs().median()) < 0.05

@@ -136,8 +136,9 @@ class FieldPosterior:
             joint = self.joint(rows, columns)
             return joint.mean, joint.covariance.diagonal().sqrt()
         mean, variance = self.fit.predict(rows, columns)
-        prior = self.fit.kernel.features(self.image.pixels(rows, columns)).amplitude
-        return mean, self.fit.calibration.std(variance, prior.square().sum(dim=-1))
+        at, kernel = self.image.pixels(rows, columns), self.fit.kernel
+        prior = kernel.prior_variance(kernel.features(at))
+        return mean, self.fit.calibration.std(variance, prior, self.fit.lost(at))
 
     def joint(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> JointPosterior:
         """Mean and calibrated covariance of ℓ at a list of pixels."""

@@ -48,7 +48,12 @@ def joint(
     variance = covariance.diagonal().clamp(min=TINY)
     std = fit.calibration.std(variance, fit.kernel.prior_variance(fit.kernel.features(at)))
     factor = std / variance.sqrt()
-    return JointPosterior(mean, covariance * factor[:, None] * factor)
+    covariance = covariance * factor[:, None] * factor
+    # What is added beyond the extent of the anchors has the correlation of the prior.
+    added, m = fit.lost(pixels).sqrt(), len(pixels)
+    own = fit.kernel.features(pixels)
+    covariance[:m, :m] += fit.kernel.stationary(own, own) * added[:, None] * added
+    return JointPosterior(mean, covariance)
 
 
 def conditional(fit: FieldFit, at: Inputs, index: Int64[Tensor, " a"]) -> JointPosterior:

@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from scalefield.field.kernel import (
     Kernel,
     KernelInputs,
     SumFeatures,
+    SumInputs,
     TermFeatures,
     linear_columns,
 )
@@ -47,6 +49,14 @@ CHUNK_PIXELS = 20 << 10
 anchors stay in its cache."""
 CUDA_PIXELS = 3 << 16
 """Pixels that are evaluated at once on a GPU."""
+DIRECTIONS = 16
+"""Half-planes that stand for the convex hull of the anchors."""
+MARGIN_SPACINGS = 0.3
+"""Distance from the hull, in mean distances between anchors, at which the field is extrapolated."""
+MIN_MARGIN = 0.02
+"""Least such distance, in units of the position."""
+DEPTH_MARGIN = 0.4
+"""Log-depth beyond the nearest and the farthest anchor at which the field is extrapolated."""
 
 
 class Calibration(NamedTuple):
@@ -70,20 +80,73 @@ class Calibration(NamedTuple):
         """The factor at pixels that are determined as well as the anchors are by each other."""
         return self.learned * self.factor
 
-    def std(self, variance: Float[Tensor, "*m"], prior: Float[Tensor, "*m"]) -> Float[Tensor, "*m"]:
+    def std(
+        self,
+        variance: Float[Tensor, "*m"],
+        prior: Float[Tensor, "*m"],
+        lost: float | Float[Tensor, "*m"] = 0.0,
+    ) -> Float[Tensor, "*m"]:
         """Calibrated standard deviation, from the posterior variance and the prior variance of the
-        stationary part."""
+        stationary part, of which a share is added where the field is extrapolated."""
         if not isinstance(self.factor, Tensor):
-            return self.learned * self.factor * variance.sqrt()
-        remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
-        weight = (self.remaining / remaining).clamp(max=1)
-        log_factor = self.factor.log()
-        log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
-        return self.learned * variance.sqrt() * log_factor.exp()
+            factor: float | Tensor = self.factor
+        else:
+            remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
+            weight = (self.remaining / remaining).clamp(max=1)
+            log_factor = self.factor.log()
+            factor = torch.where(log_factor < 0, weight * log_factor, log_factor).exp()
+        return ((self.learned * factor) ** 2 * variance + lost * prior).sqrt()
 
 
 UNCALIBRATED = Calibration()
 """The standard deviation of the posterior itself."""
+
+
+class Extent(NamedTuple):
+    """The part of an image and of its depths that observations enclose."""
+
+    reach: Float[Tensor, " k"]
+    """Farthest position along each of `DIRECTIONS` directions: half-planes around the hull."""
+    depth: Float[Tensor, " 2"]
+    """Minus the least log-depth, and the largest."""
+    margin: Float[Tensor, ""]
+    """Distance from the hull, in units of the position, at which the field is extrapolated."""
+
+    @classmethod
+    def of(cls, observations: Observations) -> Extent:
+        """The extent of the observations of the mask."""
+        given, mask = observations.inputs, observations.mask
+        pixels = given.pixels if isinstance(given, SumInputs) else given
+        if isinstance(given, SumInputs):
+            mask = (given.weights * mask[:, None] != 0).any(dim=0)
+        out = ~mask[:, None]
+        along = pixels.position @ cls.directions(pixels.position)
+        along = along.masked_fill(out, -torch.inf)
+        depth = torch.stack([-pixels.log_depth, pixels.log_depth], dim=1)
+        depth = depth.masked_fill(out, -torch.inf)
+        spacing = mask.sum().clamp(min=1).to(along).rsqrt()
+        margin = (MARGIN_SPACINGS * spacing).clamp(min=MIN_MARGIN)
+        return cls(along.amax(dim=0), depth.amax(dim=0), margin)
+
+    @staticmethod
+    def directions(like: Tensor) -> Float[Tensor, "2 k"]:
+        """Unit vectors, of the type and on the device of a tensor."""
+        angle = torch.arange(DIRECTIONS, device=like.device).to(like) * (2 * math.pi / DIRECTIONS)
+        return torch.stack([angle.cos(), angle.sin()])
+
+    def beyond(self, position: Float[Tensor, "m 2"]) -> Float[Tensor, " m"]:
+        """Distance of positions from the hull in margins; 0 within it."""
+        along = position @ self.directions(position) - self.reach.to(position)
+        return along.amax(dim=1).clamp(min=0) / self.margin.to(position)
+
+    def share(
+        self, beyond: Float[Tensor, "*s"], log_depth: Float[Tensor, "*s"]
+    ) -> Float[Tensor, "*s"]:
+        """How far pixels are enclosed: near 1 within the extent, near 0 well beyond it in position
+        or in depth, from their distance `beyond` the hull."""
+        nearest, farthest = self.depth.to(log_depth)
+        excess = torch.maximum(-log_depth - nearest, log_depth - farthest).clamp(min=0)
+        return torch.exp(-(beyond**4) - (excess / DEPTH_MARGIN) ** 4)
 
 
 class LocalSystems(NamedTuple):
@@ -117,8 +180,8 @@ class RenderedField(NamedTuple):
     std: Float[Tensor, "h w"]
     """Calibrated standard deviation of ℓ, computed at the nodes and interpolated."""
     support: Float[Tensor, "h w"]
-    """Share of the prior variance of the stationary part that the anchors near a pixel remove: 0
-    where the field is extrapolated, near 1 beside an anchor of similar depth."""
+    """Share of the prior variance of the stationary part that the anchors near a pixel remove, 0
+    beyond their `Extent`: near 1 beside an anchor of similar depth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +253,12 @@ class FieldFit:
         prior = prior.clamp(min=TINY)
         near = left.minimum((bound / prior).clamp(min=0))
         total = total * (near / left.clamp(min=TINY)).clamp(max=1)
-        return RenderedField(mean, self.calibration.std(total * prior, prior), 1 - near)
+        nodes = self.image.position(*(x.double() for x in self.lattice.node_pixels))
+        enclosed = self.extent.share(
+            self.lattice.interpolate(self.extent.beyond(nodes)), self.image.log_depth
+        )
+        std = self.calibration.std(total * prior, prior, 1 - enclosed)
+        return RenderedField(mean, std, enclosed * (1 - near))
 
     def render_exactly(self) -> RenderedField:
         """The field where every pixel has the same few anchors, from one system for all of them."""
@@ -210,7 +278,7 @@ class FieldFit:
             anchors = TermFeatures(*(x[None] for x in anchors.pixels))
         single = TermFeatures(*(x.float() for x in anchors))
 
-        def evaluate(window: Window) -> Float[Tensor, "4 h w"]:
+        def evaluate(window: Window) -> Float[Tensor, "5 h w"]:
             inputs = self.image.window(window.rows, window.columns)
             own, pixels = kernel.linear_features(inputs).mT, kernel.features(inputs)
             mean = linear.offset.float() + inputs.mean + linear.weights.float() @ own
@@ -225,12 +293,24 @@ class FieldFit:
             total = variance + own.sub_(H.mT @ white).square_().sum(dim=1)
             maps = self.lattice.image(torch.stack([alpha @ cross, total, variance, prior]), window)
             maps[0] += mean.unflatten(0, window.shape)
-            return maps
+            return torch.cat([maps, self.lost(inputs).unflatten(0, window.shape)[None].to(maps)])
 
-        mean, total, variance, prior = self.map_windows(evaluate)
+        mean, total, variance, prior, lost = self.map_windows(evaluate)
         least = 0.25 * noise.square().amin() if len(index) else 0.0
-        std = self.calibration.std(total.clamp(min=least), prior)
-        return RenderedField(mean, std.float(), 1 - (variance / prior.clamp(min=TINY)).clamp(0, 1))
+        std = self.calibration.std(total.clamp(min=least), prior, lost)
+        support = (1 - lost) * (1 - (variance / prior.clamp(min=TINY)).clamp(0, 1))
+        return RenderedField(mean, std.float(), support)
+
+    @cached_property
+    def extent(self) -> Extent:
+        """What the anchors enclose."""
+        return Extent.of(self.observations)
+
+    def lost(self, inputs: KernelInputs) -> Float[Tensor, " m"]:
+        """Share of what the anchors tell of the stationary part that is lost at pixels, because
+        they lie beyond the extent: as much of its prior variance is added there."""
+        extent = self.extent
+        return 1 - extent.share(extent.beyond(inputs.position), inputs.log_depth)
 
     def map_windows(
         self, function: Callable[[Window], Float[Tensor, "r h w"]]
