@@ -331,9 +331,9 @@ class FieldFit:
         cells; on several threads of a processor."""
         on_gpu = self.image.device.type == "cuda"
         pixels = CUDA_PIXELS if on_gpu else CHUNK_PIXELS
-        windows = self.lattice.windows(
-            math.prod(self.image.shape) if self.static else pixels, cells
-        )
+        if self.static:  # one window
+            pixels = len(self.lattice.corners) * self.lattice.cell_px**2
+        windows = self.lattice.windows(pixels, cells)
         if on_gpu:
             parts = [function(window) for window in windows]
         else:
