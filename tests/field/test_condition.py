@@ -43,7 +43,7 @@ def infer(model, image, anchors, **options):
 
 
 def uncalibrated_std(fitted):
-    """The posterior's own standard deviation at every pixel."""
+    """The posterior's own standard deviation at every pixel, and what extrapolation adds."""
     return dataclasses.replace(fitted, calibration=UNCALIBRATED).render().std
 
 
@@ -134,6 +134,25 @@ def test_calibration_factor_is_the_formula(model, world, decay):
     )
 
 
+def test_a_small_factor_holds_by_the_share_of_variance_that_is_left():
+    calibration = Calibration(1.5, torch.tensor(0.25), torch.tensor(0.1))
+    prior, left = torch.full((4,), 2.0), torch.tensor([0.05, 0.1, 0.2, 0.4])
+    weight = torch.tensor([1.0, 1.0, 0.5, 0.25])
+    wanted = 1.5 * (left * prior).sqrt() * 0.25**weight
+    torch.testing.assert_close(calibration.std(left * prior, prior), wanted)
+
+
+def test_without_anchors_std_is_that_of_the_scale_and_the_scaled_one_of_the_field(model):
+    model = dataclasses.replace(model, std_scale=3.0)
+    output, _ = room()
+    image = model.image_inputs(output)
+    pixels = [x.flatten() for x in torch.meshgrid(*map(torch.arange, image.shape), indexing="ij")]
+    field = model.prior_kernel.variance(image.pixels(*pixels)) - model.kernel.constant_std**2
+    wanted = (model.scale_prior_std**2 + 9 * field).sqrt().reshape(image.shape)
+    found = expected_recovery(model, output, image).std_log
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=0)
+
+
 def test_calibration_shrinks_std_only_where_the_anchors_determine_the_field(model, world):
     """Hundreds of perfect anchors in the left half say nothing about the right half."""
     image, truth = world
@@ -158,8 +177,14 @@ def test_calibration_enlarges_std_everywhere_if_the_estimator_errs_more(model, w
     noisy = with_depth(anchors, anchors.depth_m * np.exp(np.random.default_rng(0).normal(size=60)))
     result = infer(model, image, noisy, robust=False)
     assert float(result.fit.calibration.factor) > 1
+    grid = torch.meshgrid(*map(torch.arange, image.shape), indexing="ij")
+    lost = result.fit.lost(image.pixels(*(x.flatten() for x in grid))).reshape(image.shape)
     wanted = uncalibrated_std(result.fit) * result.fit.calibration.at_anchors
-    torch.testing.assert_close(result.fit.render().std, wanted.float(), rtol=1e-4, atol=1e-6)
+    inner = torch.zeros_like(lost, dtype=torch.bool)
+    inner[16:-16, 16:-16] = True  # a cell from where the field is extrapolated
+    ratio = (result.fit.render().std / wanted)[inner & (lost < 1e-6)]
+    assert len(ratio) > 300
+    torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=1e-3, atol=0)
 
 
 def test_contradicting_readings_of_one_pixel_are_one_with_the_noise_of_their_spread(model, world):

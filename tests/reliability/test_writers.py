@@ -25,6 +25,7 @@ ALLOWED = {
     "training.basis.write_model": "Generator.save, which uses write_atomic",
     "training.field.train_field": "FieldModel.save, which uses write_atomic",
     "basis.pretrained.upload": "a model's save, into a temporary folder",
+    "commands.explain.run": "Explanation.save, which uses write_folder",
     "io.exr.quiet_openexr": "os.devnull, in the place of stderr",
     "cli._keep_streams": "os.devnull, in the place of a closed stream",
     "cli._mute": "os.devnull, in the place of a closed pipe",

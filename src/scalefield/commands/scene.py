@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import tyro
 
 from scalefield.commands.data import File, Intrinsics, MapOptions, check_camera_flags, check_counts
@@ -200,6 +199,8 @@ class SceneCommand:
 
 def _fingerprint(scene: Scene) -> str:
     """Hash of the poses, cameras and anchors of all views, with which a run continues another."""
+    import numpy as np
+
     digest = hashlib.sha256()
     for name, view in scene.views.items():
         sigma = view.anchors.sigma_m
@@ -246,6 +247,8 @@ def _write(  # noqa: PLR0917
     folder: Any, factor: float, most_points: int, name: str, recovery: Recovery, view: Any
 ) -> tuple[dict[str, Any], Any]:
     """Write the files of a view; its record and its cloud in the world, if it has a point."""
+    import numpy as np
+
     from scalefield.export.cloud import PointCloud
 
     maps = recovery.numpy()
@@ -277,6 +280,8 @@ def _write(  # noqa: PLR0917
 
 def _merged(clouds: list[Any], path: Path) -> Path:
     """Write clouds as one file."""
+    import numpy as np
+
     from scalefield.export.cloud import PointCloud, write_ply
 
     columns = [

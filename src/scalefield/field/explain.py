@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.field.cholesky import Cholesky
-from scalefield.field.kernel import LINEAR_TERMS, Inputs, SumInputs, TermFeatures
+from scalefield.field.kernel import LINEAR_TERMS, Inputs, KernelInputs, SumInputs, TermFeatures
 from scalefield.field.lattice import Window
 from scalefield.field.observations import thin
 from scalefield.field.posterior import TINY, FieldFit
@@ -34,9 +34,11 @@ def joint(
     columns: Int64[Tensor, " m"],
     *,
     with_camera: bool = False,
+    extrapolated: bool = True,
 ) -> JointPosterior:
     """Mean and calibrated covariance of ℓ at a list of pixels, and of the numbers of the camera
-    after them, given the `nearest_observations`."""
+    after them, given the `nearest_observations`; with what is added where the field is
+    `extrapolated`."""
     index = nearest_observations(fit, rows, columns, MOST_JOINT)
     pixels = fit.image.pixels(rows, columns)
     at: Inputs = pixels
@@ -49,11 +51,17 @@ def joint(
     std = fit.calibration.std(variance, fit.kernel.prior_variance(fit.kernel.features(at)))
     factor = std / variance.sqrt()
     covariance = covariance * factor[:, None] * factor
-    # What is added beyond the extent of the anchors has the correlation of the prior.
-    added, m = fit.lost(pixels).sqrt(), len(pixels)
-    own = fit.kernel.features(pixels)
-    covariance[:m, :m] += fit.kernel.stationary(own, own) * added[:, None] * added
+    if extrapolated:
+        m = len(pixels)
+        covariance[:m, :m] += extrapolation(fit, pixels)
     return JointPosterior(mean, covariance)
+
+
+def extrapolation(fit: FieldFit, pixels: KernelInputs) -> Float[Tensor, "m m"]:
+    """The covariance that is added at pixels beyond the extent of the anchors, with the correlation
+    of the prior."""
+    own, lost = fit.kernel.features(pixels), fit.lost(pixels).sqrt()
+    return fit.kernel.stationary(own, own) * lost[:, None] * lost
 
 
 def conditional(fit: FieldFit, at: Inputs, index: Int64[Tensor, " a"]) -> JointPosterior:

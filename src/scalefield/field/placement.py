@@ -18,11 +18,13 @@ from torch import Tensor
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
+from scalefield.field import explain
 from scalefield.field.condition import condition
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import load_field
 from scalefield.field.observations import Readings
 from scalefield.mde.output import MDEOutput
+from scalefield.runtime.threads import one_thread
 
 CELLS = 40
 """Cells along the longer side at whose middle pixels the variance is computed, up to 1,600 in all.
@@ -89,7 +91,10 @@ def suggest_from(
     if len(anchors):
         readings = Readings.of(anchors, image.shape, float(kernel.noise_std), image.device)
         posterior = condition(learned, image, readings)
-        covariance = posterior.joint(rows_seen, columns_seen).covariance
+        # What extrapolation adds ends with the anchor that encloses a pixel: no linear update.
+        with one_thread():
+            joint = explain.joint(posterior.fit, rows_seen, columns_seen, extrapolated=False)
+        covariance = joint.covariance
     else:
         seen = image.pixels(rows_seen, columns_seen)
         covariance = learned.std_scale**2 * kernel(seen, seen)
@@ -105,6 +110,9 @@ def suggest_from(
             expected[:cells]
         )
         removed[0] = max(0.0, 1 - (1 - removed[0]) * math.exp(0.5 * change))
+    else:
+        first = (image.tensor(x[order[:1]]) for x in (rows, columns))
+        before[0] = float(posterior.at(*first)[1])
     return [
         Suggestion(
             u=int(columns[i]),

@@ -51,12 +51,12 @@ CUDA_PIXELS = 3 << 16
 """Pixels that are evaluated at once on a GPU."""
 DIRECTIONS = 16
 """Half-planes that stand for the convex hull of the anchors."""
-MARGIN_SPACINGS = 0.3
-"""Distance from the hull, in mean distances between anchors, at which the field is extrapolated."""
 MIN_MARGIN = 0.02
-"""Least such distance, in units of the position."""
+"""Least distance from the hull of n anchors at which the field is extrapolated, in units of the
+position; it is 1/n where that is more, for the hull of few anchors leaves out much of the image."""
 DEPTH_MARGIN = 0.4
-"""Log-depth beyond the nearest and the farthest anchor at which the field is extrapolated."""
+"""Log-depth beyond the nearest and the farthest of many anchors at which the field is extrapolated;
+1/n is added."""
 
 
 class Calibration(NamedTuple):
@@ -109,8 +109,8 @@ class Extent(NamedTuple):
     """Farthest position along each of `DIRECTIONS` directions: half-planes around the hull."""
     depth: Float[Tensor, " 2"]
     """Minus the least log-depth, and the largest."""
-    margin: Float[Tensor, ""]
-    """Distance from the hull, in units of the position, at which the field is extrapolated."""
+    few: Float[Tensor, ""]
+    """1/n for n pixels."""
 
     @classmethod
     def of(cls, observations: Observations) -> Extent:
@@ -124,9 +124,7 @@ class Extent(NamedTuple):
         along = along.masked_fill(out, -torch.inf)
         depth = torch.stack([-pixels.log_depth, pixels.log_depth], dim=1)
         depth = depth.masked_fill(out, -torch.inf)
-        spacing = mask.sum().clamp(min=1).to(along).rsqrt()
-        margin = (MARGIN_SPACINGS * spacing).clamp(min=MIN_MARGIN)
-        return cls(along.amax(dim=0), depth.amax(dim=0), margin)
+        return cls(along.amax(dim=0), depth.amax(dim=0), 1 / mask.sum().clamp(min=1).to(along))
 
     @staticmethod
     def directions(like: Tensor) -> Float[Tensor, "2 k"]:
@@ -135,9 +133,9 @@ class Extent(NamedTuple):
         return torch.stack([angle.cos(), angle.sin()])
 
     def beyond(self, position: Float[Tensor, "m 2"]) -> Float[Tensor, " m"]:
-        """Distance of positions from the hull in margins; 0 within it."""
+        """Distance of positions from the hull, in units of the margin; 0 within it."""
         along = position @ self.directions(position) - self.reach.to(position)
-        return along.amax(dim=1).clamp(min=0) / self.margin.to(position)
+        return along.amax(dim=1).clamp(min=0) / self.few.to(position).clamp(min=MIN_MARGIN)
 
     def share(
         self, beyond: Float[Tensor, "*s"], log_depth: Float[Tensor, "*s"]
@@ -146,7 +144,7 @@ class Extent(NamedTuple):
         or in depth, from their distance `beyond` the hull."""
         nearest, farthest = self.depth.to(log_depth)
         excess = torch.maximum(-log_depth - nearest, log_depth - farthest).clamp(min=0)
-        return torch.exp(-(beyond**4) - (excess / DEPTH_MARGIN) ** 4)
+        return torch.exp(-(beyond**4) - (excess / (DEPTH_MARGIN + self.few.to(excess))) ** 4)
 
 
 class LocalSystems(NamedTuple):

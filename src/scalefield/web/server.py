@@ -134,9 +134,9 @@ class Server:
         """The address of the page for other devices, as a QR code."""
         if not self.address:
             raise HTTPException(404, "only this machine can open the page; start it with --host")
-        code = io.BytesIO()
-        address_code(self.address).save(code, kind="svg", scale=6)
-        return Response(code.getvalue(), media_type="image/svg+xml")
+        buffer = io.BytesIO()
+        address_code(self.address).save(buffer, kind="svg", scale=6)
+        return Response(buffer.getvalue(), media_type="image/svg+xml")
 
     async def length(self, request: Request) -> Response:
         """The metres of a length as people type it."""
