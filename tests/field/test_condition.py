@@ -10,13 +10,14 @@ from scalefield.field.condition import (
     calibrated,
     condition,
     empirical_bayes_scale,
+    expected_recovery,
     sum_abs_z,
 )
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.model import load_field
 from scalefield.field.observations import MIN_NOISE_STD, Readings
-from scalefield.field.posterior import UNCALIBRATED
+from scalefield.field.posterior import UNCALIBRATED, Calibration
 
 
 @pytest.fixture(scope="module")
