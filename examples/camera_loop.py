@@ -6,29 +6,32 @@
 
 A KITTI drive brings a LiDAR scan for every image. A video or a camera brings none: the anchors of a
 CSV file are then used in every frame, as those of a fixed camera. Videos and cameras need OpenCV.
-Arrays go in and come out as numpy; on a GPU one CUDA graph does everything after the estimator.
+Arrays go in and come out as numpy. On a processor `Stream` is used; on a GPU one CUDA graph does
+everything after the estimator (`LiveField`).
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from scalefield import Anchors, LiveField
+from scalefield import Anchors, LiveField, Stream
 from scalefield.datasets.kitti import read_calibration
 from scalefield.geometry.point_clouds import anchors_from_points, read_points
 from scalefield.io import read_image
-from scalefield.mde import load_mde
+from scalefield.mde import MDE, load_mde
 from scalefield.mde.output import Kind
 
 Frame = tuple[np.ndarray, Anchors]
 """An RGB image and the anchors measured in it."""
+Step = Callable[[np.ndarray, Anchors], tuple[np.ndarray, np.ndarray]]
+"""From a frame to its depth in metres and standard deviation of log-depth."""
 
 
 def kitti_frames(drive: Path) -> Iterator[Frame]:
@@ -63,12 +66,23 @@ def video_frames(source: str | int, anchors: Anchors) -> Iterator[Frame]:
         yield np.ascontiguousarray(image[..., ::-1]), anchors
 
 
-def run(frames: Iterator[Frame], mde_name: str, device: str, max_anchors: int) -> None:
-    """Recover every frame and print depth and rate."""
-    mde = load_mde(mde_name, device=device)
+def on_processor(mde: MDE) -> Step:
+    """Depth and deviation by `Stream`, which takes any number of anchors."""
+    stream = Stream()
+
+    def step(image: np.ndarray, anchors: Anchors) -> tuple[np.ndarray, np.ndarray]:
+        recovery = stream(mde(image), anchors).numpy()
+        return recovery.depth_m, recovery.std_log
+
+    return step
+
+
+def on_gpu(mde: MDE, device: str, max_anchors: int) -> Step:
+    """Depth and deviation by `LiveField`, whose graph is captured for the first frame's size."""
     live: LiveField | None = None
-    for index, (image, anchors) in enumerate(frames):
-        start = time.perf_counter()
+
+    def step(image: np.ndarray, anchors: Anchors) -> tuple[np.ndarray, np.ndarray]:
+        nonlocal live
         output = mde(image)
         # Of disparity with an unknown shift, LiveField takes the disparity itself.
         kind: Kind = output.kind if output.affine else "depth"
@@ -82,14 +96,24 @@ def run(frames: Iterator[Frame], mde_name: str, device: str, max_anchors: int) -
                 estimator=output.model,
                 device=device,
             )
-        pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).float()
         depth_m, std_log = live(
             prediction.float(),
-            pixels,
+            torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).float(),
             torch.tensor(anchors.depth_m).float(),
             image=torch.tensor(image),
         )
-        depth_m, std_log = depth_m.cpu().numpy(), std_log.cpu().numpy()
+        return depth_m.cpu().numpy(), std_log.cpu().numpy()
+
+    return step
+
+
+def run(frames: Iterator[Frame], mde_name: str, device: str, max_anchors: int) -> None:
+    """Recover every frame and print depth and rate."""
+    mde = load_mde(mde_name, device=device)
+    step = on_processor(mde) if device == "cpu" else on_gpu(mde, device, max_anchors)
+    for index, (image, anchors) in enumerate(frames):
+        start = time.perf_counter()
+        depth_m, std_log = step(image, anchors)
         seconds = time.perf_counter() - start
         print(
             f"frame {index}: {len(anchors)} anchors, median depth {np.nanmedian(depth_m):.2f} m "

@@ -32,9 +32,10 @@ from scalefield.datasets.kitti import Calibration, read_calibration
 from scalefield.datasets.splits import read_list
 from scalefield.errors import InputError
 from scalefield.export.nerfstudio import add_depth, make_transforms
-from scalefield.geometry.camera import read_rigid
+from scalefield.geometry.camera import Camera, read_rigid
 from scalefield.geometry.colmap import model_frames, read_model
 from scalefield.geometry.point_clouds import read_points
+from scalefield.geometry.poses import read_poses
 from scalefield.io import UNITS_TAG, read_image, read_labels, read_map
 from scalefield.io.videos import read_frames
 from scalefield.labelling.labeller import LabelConfig, read_records
@@ -48,6 +49,7 @@ from scalefield.mde.hub import Weights
 from scalefield.mde.lite import LiteNet, load_lite
 from scalefield.mde.onnx_mde import load_onnx, read_description
 from scalefield.methods.field import FieldModel, load_field
+from scalefield.scene.unit import read_measurements
 from scalefield.training.loop import RunFolder
 from scalefield.web.app import create_app
 from scalefield.web.uploads import Limits, read_depth, read_photo
@@ -695,6 +697,15 @@ def load_frame(dataset: str, name: str, parents: int) -> Callable[[Path], Frame]
     return lambda path: open_dataset(dataset, path.parents[parents]).load(name)
 
 
+TURNED = [[1.0, 0, 0, 1], [0, 0.6, -0.8, 2], [0, 0.8, 0.6, 3], [0, 0, 0, 1]]
+TRANSFORMS = json.dumps({
+    "w": 64, "h": 48, "fl_x": 50, "cx": 32, "cy": 24, "k1": 0.1,
+    "frames": [{"file_path": "a.png", "transform_matrix": TURNED}],
+}).encode()  # fmt: skip
+SCAN = json.dumps({
+    "cameraPoseARFrame": [x for row in TURNED for x in row],
+    "intrinsics": [50, 0, 32, 0, 50, 24, 0, 0, 1],
+}).encode()  # fmt: skip
 ALIKE = ("cameras", "images", "points3D", "rigs", "frames")
 TARGETS: tuple[Target, ...] = (
     Target("anchors.csv", fixed(CSV, b"u,v,depth_m\n1,2,3\n"), Anchors.read, is_anchors),
@@ -727,6 +738,13 @@ TARGETS: tuple[Target, ...] = (
     *beside("kitti", lambda: KITTI_DAY, list(KITTI_DAY),
             lambda path: read_calibration(path.parent), is_calibration),
     Target("kitti object.txt", fixed(KITTI_OBJECT), read_calibration, is_calibration),
+    Target("transforms.json", fixed(TRANSFORMS), read_poses),
+    Target("trajectory.txt", fixed(b"# TUM\n0.1 1 2 3 0 0 0 1\n0.2 1 2 4 0 0 1 0\n"),
+           lambda path: read_poses(path, ["0.1", "0.2"], Camera(100.0, 100.0, 50.0, 40.0))),
+    Target("frame_0.json", fixed(SCAN), lambda path: read_poses(path.parent)),
+    Target("measure.csv",
+           fixed(b"image,u,v,depth_m\na,1,2,3\n", b"image,other,distance_m\na,b,3\n"),
+           read_measurements),
     Target("rigid.txt", fixed(b"1 0 0 0.1 0 1 0 2 0 0 1 3"), read_rigid),
     Target("train.txt", fixed(b"a/b/1\na/b/2\n\na/c/3\n"), read_list),
     *beside("folder", folder_dataset, ["meta.json"], load_frame("folder", "a", 0), is_frame),

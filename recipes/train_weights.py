@@ -12,7 +12,6 @@
     frames              the outputs of each estimator for every frame; those of `early` for the
                         scenes that it was not trained on
     field, basis        on those frames
-    shift               the shift head of a `field` that was trained before, given by --model
 
 `tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
 `field` on other validation frames. recipes/ship_weights.py puts the results into the package.
@@ -54,7 +53,7 @@ from torch import Tensor
 from scalefield.basis.grids import LOG_DEPTH_LIMIT, log_depth_and_level
 from scalefield.datasets import Folder, Frame
 from scalefield.errors import InputError
-from scalefield.field.model import FieldModel, load_field
+from scalefield.field.model import FieldModel
 from scalefield.field.network import FieldNet
 from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
@@ -78,7 +77,7 @@ from scalefield.training.distortion import (
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.field import fit_shift, train_field
+from scalefield.training.field import train_field
 from scalefield.training.field_batches import FieldTraining
 from scalefield.training.field_validation import (
     calibrate,
@@ -466,21 +465,6 @@ def learn_field(args: argparse.Namespace) -> None:
     finish(out, **json.loads((out / "metrics.jsonl").read_text().splitlines()[-1]))
 
 
-def learn_shift(args: argparse.Namespace) -> None:
-    """A field model whose network predicts the shift, with its trunk as it was."""
-    out = args.out / "field-shift"
-    if finished(out):
-        return
-    train, val = map(on_device, frames_of(args))
-    model = load_field(args.model)
-    assert isinstance(model.net, FieldNet)
-    banks = make_banks(train), make_banks(val)
-    config = FieldTraining(seed=args.seed)
-    net = fit_shift(model.net, *banks, config, draws=4 if args.trial else 200)
-    replace(model, net=net).save(out / "model")
-    finish(out, frames=[len(train), len(val)])
-
-
 def tune_field(args: argparse.Namespace) -> None:
     """`field` with shrinkage, roughness and calibration chosen on other validation frames.
 
@@ -564,7 +548,7 @@ def main() -> None:
     """Parse and run."""
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
         "early": learn_early, "lite": learn_lite, "frames": make_frames, "field": learn_field,
-        "shift": learn_shift, "tune": tune_field, "basis": learn_basis, "all": run_all,
+        "tune": tune_field, "basis": learn_basis, "all": run_all,
     }  # fmt: skip
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -574,7 +558,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--encoder", type=Path, help="ImageNet weights of EfficientNet-Lite2")
     parser.add_argument("--mde", type=Path, nargs="*", default=[], help="other estimators (ONNX)")
-    parser.add_argument("--model", default="field", help="shift: a field model by name or folder")
     parser.add_argument("--places", type=Path, help="tune: folder of other validation frames")
     parser.add_argument("--fold", type=int, choices=range(FOLDS), help="early: scenes left out")
     parser.add_argument("--basis-frames", type=int, default=2400, help="train frames of basis")

@@ -62,6 +62,7 @@ def calling_file() -> str:
 def count_operations(shape: tuple[int, int], anchors: int, robust: bool) -> Counter[str]:
     """Operations of one pass with random anchors, by file."""
     live = LiveField(shape, max_anchors=anchors, robust=robust)
+    live.static = True
     rng = torch.Generator().manual_seed(0)
     size = torch.tensor([shape[1] - 1.0, shape[0] - 1.0])
     live.inputs.pixels.copy_(torch.rand(anchors, 2, generator=rng) * size)

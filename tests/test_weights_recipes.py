@@ -128,22 +128,6 @@ def test_make_frames_joins_the_outputs_of_an_early_model_on_scenes_new_to_it(tmp
     assert found == sorted([(name, "truth") for name in (*rendered, *rooms)] + new)
 
 
-def test_learn_shift_changes_the_shift_head_alone(tmp_path, monkeypatch):
-    rooms = train_weights.Rooms(2, size=(24, 32))
-    frames = [
-        train_weights.prepare_frame(rooms.load(name), None, train_weights.REGIMES)
-        for name in rooms.names("train")
-    ]
-    monkeypatch.setattr(train_weights, "frames_of", lambda _: (frames, frames))
-    args = SimpleNamespace(out=tmp_path, model="field", seed=0, trial=True)
-    train_weights.learn_shift(args)
-    before = train_weights.load_field("field").net.state_dict()
-    after = train_weights.FieldModel.load(tmp_path / "field-shift/model").net.state_dict()
-    assert float(after["shift.weight"].abs().max()) > 0
-    for name, x in before.items():
-        assert name.startswith("shift.") or torch.equal(x, after[name])
-
-
 def test_ship_writes_each_model_with_a_card_that_states_its_licence(tmp_path, monkeypatch):
     runs, weights = tmp_path / "runs", tmp_path / "weights"
     scenes = ["scenes/indoor/x", "infinigen/rooms/y", "rooms-0"]

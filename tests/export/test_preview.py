@@ -15,7 +15,7 @@ from scalefield.export.preview import (
     PAPER,
     SMALL_TO_LARGE,
     Scale,
-    _Sheet,
+    Sheet,
     depth_scale,
     deviation_colours,
     deviation_scale,
@@ -206,9 +206,9 @@ def test_preview_thins_the_dots_of_many_anchors_and_keeps_rejected_ones():
     depth[v[7000], u[7000]] = np.nan
     anchors = Anchors(u, v, 2 * np.nan_to_num(depth, nan=1.0)[v, u])
     r = recover(None, anchors, mde_depth=depth, kind="depth", method="median")
-    dots = _Sheet((480, 640)).dots(anchors, r)
+    dots = Sheet((480, 640)).dots(anchors, r)
     assert 300 < len(dots) < 1000
     assert 7000 in dots
     assert dots == sorted(set(dots))
     few = anchors[:100]
-    assert _Sheet((480, 640)).dots(few, r) == list(range(100))
+    assert Sheet((480, 640)).dots(few, r) == list(range(100))

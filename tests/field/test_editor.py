@@ -140,8 +140,10 @@ def test_field_editor_searches_and_solves_only_the_blocks_that_an_edit_changes(m
         wanted = detect_outliers(KERNEL, some, blocks, CONFIG.outliers)
         torch.testing.assert_close(vars(found), vars(wanted))
         alone = fit(KERNEL, image, some, CONFIG, blocks=blocks)
-        torch.testing.assert_close(fitted.linear.weights, alone.linear.weights)
-        torch.testing.assert_close(fitted.linear.loo_std, alone.linear.loo_std)
+        # Blocks of another size are padded to another one, and rounded in float32.
+        for name in ("weights", "loo_std"):
+            ours, theirs = (getattr(each.linear, name) for each in (fitted, alone))
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     number = len(blocks.index)
     assert work == [[number, number], [1, 1], [], [1, 1]]
 

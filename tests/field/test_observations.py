@@ -8,6 +8,7 @@ from field.worlds import draw_anchors, image_inputs, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.field.observations import Readings
+from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
 
 
@@ -113,3 +114,15 @@ def test_rows_given_twice_do_not_change_the_recovery():
     rejected = {r.anchor for r in once.report.rejected}
     assert rejected
     assert {r.anchor for r in again.report.rejected} == rejected | {i + 40 for i in rejected}
+
+
+def test_positions_inside_a_pixel_do_not_change_the_recovery():
+    """Of more measurements than a block has, some decide the shift and the scale of the errors."""
+    _, truth = room(shape=(96, 128))
+    output = MDEOutput(torch.from_numpy(1 / truth).float() + 0.1, "disparity", affine=True)
+    anchors, rng = draw_anchors(truth, 150), np.random.default_rng(0)
+    du, dv = rng.uniform(-0.49, 0.49, (2, 150))
+    moved = Anchors(anchors.u + du, anchors.v + dv, anchors.depth_m)
+    first, second = (recover_from(output, each, Field()) for each in (anchors, moved))
+    assert torch.equal(first.depth_m, second.depth_m)
+    assert torch.equal(first.std_log, second.std_log)

@@ -110,7 +110,8 @@ def test_live_field_sigma_m_sets_the_noise(output) -> None:
     noisy = Anchors(anchors.u, anchors.v, anchors.depth_m, sigma_m)
     wanted = recover_from(output, noisy, Field(robust=False))
     assert torch.allclose(depth_m.log(), wanted.depth_m.log(), atol=1e-5)
-    assert torch.allclose(std_log, wanted.std_log, rtol=1e-2)
+    # At an anchor's own pixel a small variance is the difference of two in float32.
+    assert torch.allclose(std_log, wanted.std_log, rtol=1e-3)
     assert float((depth_m / without).log().abs().max()) > 1e-3
 
 

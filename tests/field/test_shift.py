@@ -17,7 +17,6 @@ from scalefield.field.error_scale import ErrorScale
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import load_field
-from scalefield.field.network import FieldNet
 from scalefield.field.observations import Readings
 from scalefield.field.shift import (
     SHIFT_PRIOR,
@@ -143,21 +142,6 @@ def test_field_recovers_a_shifted_room_from_few_anchors(model, scale, shift):
     unknown = recover_from(dataclasses.replace(output, affine=False), anchors, Field())
     if shift:
         assert error(recovery, truth) < 0.6 * error(unknown, truth)
-
-
-def test_the_network_predicts_the_prior_of_disparity_and_not_of_depth(model):
-    net = FieldNet(dataclasses.replace(model.net.config, predicts_shift=True))
-    with torch.no_grad():
-        net.shift.bias.copy_(torch.tensor([1.0, -0.7]))
-    predicting = dataclasses.replace(model, net=net.eval())
-    output, truth = affine_room()
-    prior = predicting.image_inputs(output).shift_prior
-    assert float(prior.mean) == pytest.approx(SHIFT_PRIOR.mean + 3 * np.tanh(1 / 3), abs=1e-3)
-    assert float(prior.std) == pytest.approx(SHIFT_PRIOR.std * np.exp(-0.7), abs=1e-3)
-    posterior = posterior_of(predicting, predicting.image_inputs(output), Anchors([], [], []))
-    assert (posterior.shift.mean, posterior.shift.std) == (float(prior.mean), float(prior.std))
-    depth = MDEOutput(torch.from_numpy(truth).float(), "depth", affine=True)
-    assert predicting.image_inputs(depth).shift_prior == SHIFT_PRIOR
 
 
 def test_the_shift_becomes_certain_with_more_anchors(model):

@@ -6,7 +6,7 @@ from threading import Barrier
 import pytest
 import torch
 
-from scalefield.runtime.devices import full_precision
+from scalefield.runtime.devices import full_precision, on_device
 from scalefield.runtime.threads import one_thread
 
 
@@ -60,3 +60,14 @@ def test_full_precision_ends_with_its_block():
         by_name = hasattr(kept, "fp32_precision")
         assert kept.fp32_precision == "ieee" if by_name else not torch.backends.cudnn.allow_tf32
     assert torch.backends.cudnn.allow_tf32
+
+
+def test_a_network_is_copied_to_another_device_and_stays_where_it_is():
+    """Other threads may be using it there."""
+    network, elsewhere = torch.nn.Linear(2, 3), torch.device("meta")
+    moved = on_device(network, elsewhere)
+    assert moved is not network
+    assert {x.device.type for x in moved.parameters()} == {"meta"}
+    assert {x.device.type for x in network.parameters()} == {"cpu"}
+    assert on_device(network, elsewhere) is moved
+    assert on_device(network, torch.device("cpu")) is network

@@ -85,6 +85,7 @@ def test_scene_views_without_anchors_get_the_scale_of_the_others():
     assert mean_error(joint, slice(1, 3)) < 0.6 * mean_error(alone, slice(1, 3))
 
 
+@pytest.mark.slow
 def test_scene_with_a_wrong_pose_leaves_the_other_views_no_worse():
     alone, made = scene(ALONE).recover(), scene()
     wrong = made.views["03"]
@@ -120,6 +121,8 @@ def test_scene_refuses_bad_input():
         made.add(truth.image, camera=truth.camera, camera_to_world=turned, name="a")
     with pytest.raises(InputError, match="a pose is a 4×4 matrix"):
         made.add(truth.image, camera=truth.camera, camera_to_world=np.eye(3))
+    with pytest.raises(InputError, match="must not leave the folder"):
+        made.add(truth.image, camera=truth.camera, camera_to_world=np.eye(4), name="../a")
     made.add(truth.image, camera=truth.camera, camera_to_world=np.eye(4), name="a")
     with pytest.raises(InputError, match="there are two views called 'a'"):
         made.add(truth.image, camera=truth.camera, camera_to_world=np.eye(4), name="a")

@@ -23,7 +23,6 @@ from scalefield.training.field import (
     START,
     LearnedField,
     LearnedKernel,
-    fit_shift,
     losses,
     train_field,
 )
@@ -31,7 +30,6 @@ from scalefield.training.field_batches import (
     FieldTraining,
     draw_anchors,
     draw_batch,
-    network_maps,
 )
 from scalefield.training.field_validation import Outcome, calibrate, tune_on_validation
 from training.world import BiasedMDE, World
@@ -105,29 +103,6 @@ def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
     again = run("cut")
     for name, value in whole.net.state_dict().items():
         assert torch.equal(value, again.net.state_dict()[name]), name
-
-
-def test_fit_shift_predicts_the_shift_of_frames_and_changes_no_other_output(frames):
-    train, val = map(make_banks, frames)
-    torch.manual_seed(0)
-    net = FieldNet(NET).eval().requires_grad_(False)
-    fitted = fit_shift(net, train, val, CONFIG, draws=40, show_progress=False)
-    distortion = dataclasses.replace(CONFIG.distortion, affine=1.0)
-    config = dataclasses.replace(CONFIG, batch=16, distortion=distortion)
-    batch = draw_batch(train[0], config, 1, torch.Generator().manual_seed(5))
-    before, after = network_maps(net, batch), network_maps(fitted, batch)
-    assert torch.equal(before.maps, after.maps)
-    mean, std = after.shift.unbind(dim=1)
-    error, constant = (mean - batch.shift).square(), (SHIFT_PRIOR.mean - batch.shift).square()
-    assert float(error.mean()) < 0.5 * float(constant.mean())
-    assert float((error / std.square()).mean()) < 3
-
-
-def test_draw_batch_gives_the_true_shift_of_maps_whose_shift_is_unknown(frames):
-    (bank, *_) = make_banks(frames[0])
-    batch = draw_batch(bank, CONFIG, 4, torch.Generator().manual_seed(1))
-    known = batch.pixels.shift.abs().amax(dim=1) == 0
-    assert torch.equal(batch.shift.isnan(), known)
 
 
 def test_filled_puts_the_sky_beyond_the_farthest_surface():

@@ -28,9 +28,16 @@ class AnchorsCommand:
     """
 
     image: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
-    """The photograph; only its size is used."""
+    """The photograph, of which only the size is used; or a rosbag2 with images and point clouds."""
     out: Path
-    """Output file: .csv, .npz, or a sparse 16-bit .png in millimetres."""
+    """Output file: .csv, .npz, or a sparse 16-bit .png in millimetres. For a rosbag2 a folder with
+    an image and its anchors for each frame, which `recover` and `label` take."""
+    image_topic: str = ""
+    """Topic of the images of a rosbag2, if it has several; their camera_info is beside it."""
+    points_topic: str = ""
+    """Topic of the point clouds of a rosbag2, if it has several."""
+    raw_images: bool = False
+    """The images of the rosbag2 are not rectified: K and D of camera_info are used, and not P."""
     points: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Point cloud in metres: .ply, .pcd, .bin (KITTI), .npz (array points) or .npy."""
     depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
@@ -77,8 +84,12 @@ class AnchorsCommand:
 
         from scalefield.anchor_sampling import sample_anchors
         from scalefield.geometry.exif import notify_if_rotated
+        from scalefield.geometry.ros import is_bag
         from scalefield.io import read_image, spare_inputs
 
+        if is_bag(self.image):
+            self.from_bag()
+            return
         self.check()
         given = (self.image, self.points, self.depth, self.extrinsics, self.pose)
         spare_inputs([self.out], given)
@@ -100,6 +111,34 @@ class AnchorsCommand:
         near, far = anchors.depth_m.min(), anchors.depth_m.max()
         kept = f" of {projected}" if len(anchors) < projected else ""
         print(f"{self.out}: {len(anchors)}{kept} anchors, {near:.2f} … {far:.2f} m")
+
+    def from_bag(self) -> None:
+        """Write the frames of a rosbag2 and print their number."""
+        from PIL import Image
+
+        from scalefield.geometry.ros import read_bag
+        from scalefield.io import write_image
+
+        check_counts(self, "limit")
+        frames, anchors = 0, 0
+        for frame in read_bag(
+            self.image,
+            image_topic=self.image_topic,
+            points_topic=self.points_topic,
+            raw=self.raw_images,
+        ):
+            if not len(frame.anchors):
+                continue
+            name = self.out / f"{frame.stamp_ns:019d}"  # in the order of time
+            write_image(name.with_suffix(".png"), Image.fromarray(frame.image))
+            frame.anchors.write(name.with_suffix(".anchors.npz"))
+            frames, anchors = frames + 1, anchors + len(frame.anchors)
+            if frames == self.limit:
+                break
+        if not frames:
+            raise InputError(f"{self.image}: no image has points in it at about the same time")
+        print(f"{self.out}: {frames} frames, {anchors / frames:.0f} anchors each")
+        print(f"  scalefield recover {self.out} --stream on")
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is read."""

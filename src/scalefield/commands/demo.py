@@ -36,7 +36,7 @@ class DemoCommand:
         from scalefield.benchmark.metrics import Truth, metrics, sums
         from scalefield.defaults import MDE_NAME
         from scalefield.export.preview import draw_errors, format_std_log
-        from scalefield.export.result_folder import summary
+        from scalefield.export.result_folder import summary, write_outputs
         from scalefield.inputs import relative_depth
         from scalefield.io import image_bytes, write_atomic
         from scalefield.methods import make_method
@@ -51,7 +51,7 @@ class DemoCommand:
             name: recover_from(output, anchors, make_method(name), image=room.image).numpy()
             for name in dict.fromkeys((BESIDE, self.method))
         }
-        recoveries[self.method].save(self.out)
+        write_outputs(self.out, recoveries[self.method], inputs={})
         print(summary(recoveries[self.method]))
         truth, errors = Truth.of(room.depth_m.ravel()), {}
         head = ("method", "AbsRel", "δ1", "typical ±", "in its 90 % interval")

@@ -88,7 +88,15 @@ class RecoverCommand:
         """Recover, write all files and print a summary."""
         self.check()
         from scalefield.commands.recover_many import find_source, recover_many
+        from scalefield.geometry.ros import is_bag
 
+        for path in self.image:
+            if is_bag(path):
+                raise InputError(
+                    f"{path} is a rosbag2; `scalefield anchors {path} --out FOLDER` writes its "
+                    "frames with their anchors, and `scalefield recover FOLDER --stream on` takes "
+                    "them"
+                )
         source = find_source(self.image)
         if source.single is None:
             return recover_many(self, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -77,10 +78,11 @@ class SceneCommand:
         self.check()
         measured = None if self.measure is None else read_measurements(self.measure)
         scene = self.scene()
-        continues(self.out / RECORD, self.config(), "depth")
+        config = {**self.config(), "views": _fingerprint(scene)}
+        continues(self.out / RECORD, config, "depth")
         self.out.mkdir(parents=True, exist_ok=True)
         record: dict[str, Any] = {
-            "config": as_json(self.config()), "provenance": provenance(), "frames": {},
+            "config": as_json(config), "provenance": provenance(), "frames": {},
             "metres_per_unit": None,
         }  # fmt: skip
         write_json(self.out / RECORD, record)
@@ -103,9 +105,7 @@ class SceneCommand:
                     "value": factor, "interval_90": scale.interval_90,
                     "residuals_log": scale.residuals_log,
                 }  # fmt: skip
-            anchors = [
-                dataclasses.replace(v).anchors for v in scene.views.values() if len(v.anchors)
-            ]
+            anchors = [view.anchors for view in scene.views.values() if len(view.anchors)]
             reference = reference_inverse(anchors) / factor if anchors else 1.0
             folder = SceneFolder(self.out, reference)
             write = partial(_write, folder, factor, MOST_POINTS // len(scene.views))
@@ -196,6 +196,18 @@ class SceneCommand:
         if missing:
             print(f"scalefield: {counted(missing, 'image')} without a pose", file=sys.stderr)
         return scene
+
+
+def _fingerprint(scene: Scene) -> str:
+    """Hash of the poses, cameras and anchors of all views, with which a run continues another."""
+    digest = hashlib.sha256()
+    for name, view in scene.views.items():
+        sigma = view.anchors.sigma_m
+        columns = (view.anchors.u, view.anchors.v, view.anchors.depth_m)
+        digest.update(f"{name}{view.camera}{sigma is None}".encode())
+        for values in (view.camera_to_world, *columns, *(() if sigma is None else (sigma,))):
+            digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _by_key(posed: list[PosedCamera], items: dict[str, Any], path: Path) -> dict[str, PosedCamera]:

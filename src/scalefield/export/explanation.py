@@ -100,11 +100,12 @@ def jpeg(picture: Image.Image) -> bytes:
 def _anchors(sheet: Sheet, picture: Image.Image, explanation: Explanation) -> Image.Image:
     """The anchors as discs whose area is their influence."""
     draw, most = ImageDraw.Draw(picture), max(float(explanation.influence.max()), 1e-12)
+    largest = sheet.text * min(1.0, math.sqrt(20 / len(explanation.anchors)))
     for u, v, share in zip(
         explanation.anchors.u, explanation.anchors.v, explanation.influence / most, strict=True
     ):
         x, y = (u + 0.5) * sheet.zoom_u, (v + 0.5) * sheet.zoom_v
-        radius = 1.5 + sheet.text * math.sqrt(share)
+        radius = 1.5 + largest * math.sqrt(share)
         box = (x - radius, y - radius, x + radius, y + radius)
         draw.ellipse(box, tuple(NEAR_TO_FAR[40].tolist()), INK)
     return picture

@@ -157,8 +157,7 @@ class FieldMemory:
             return maps
 
         if len(cells):
-            windows = fit.lattice.windows(fit.pixels_at_once, cells)
-            for window, part in fit.of_windows(evaluate, windows):
+            for window, part in fit.of_windows(evaluate, cells):
                 self.sums[:, window.rows, window.columns] = part
 
 

@@ -23,14 +23,16 @@ from torch import Tensor
 
 from scalefield.field.cholesky import Cholesky
 
-NOISE_FACTORS = (16.0, 4.0, 1.0)
-MAX_EASED_STEPS = 4
-"""Steps under each larger noise."""
-MAX_STEPS = 100
+FIRST_STEPS = 20
+NOISE_FACTORS = tuple(64 * 0.6**i for i in range(9))
+"""Factors on the noise, where the first steps did not converge."""
+EASED_STEPS = 6
+"""Steps under each of them."""
+LAST_STEPS = 100
 MAX_HALVINGS = 30
 ARMIJO = 1e-4
 """Least decrease of the objective relative to that of its linear model."""
-TOLERANCE = 1e-8
+TOLERANCE = 1e-5
 """Decrease of the objective that a step may promise where the search has ended."""
 ROUNDING = 1e-7
 """The same relative to the objective, where no step decreases it."""
@@ -60,35 +62,50 @@ def find_mode(
 ) -> tuple[Float64[Tensor, " m"], bool]:
     """The u that minimises the objective, from u = 0, and whether it was found.
 
-    Larger noise comes first, under which the rows are more nearly linear.
+    Where a few steps do not find it, the noise is increased and then lowered in steps: under larger
+    noise the rows are more nearly linear.
     """
-    z = covariance.new_zeros(len(covariance))
-    u, converged = z, False
+    start = covariance.new_zeros(len(covariance))
+    z, converged = descend(covariance, rows, measured, start, FIRST_STEPS)
+    if not converged:
+        z = start
+        for factor in NOISE_FACTORS:
+            eased = measured._replace(noise=factor * measured.noise)
+            z, _ = descend(covariance, rows, eased, z, EASED_STEPS)
+        z, converged = descend(covariance, rows, measured, z, LAST_STEPS)
+    return covariance @ z, converged
+
+
+def descend(
+    covariance: Float64[Tensor, "m m"],
+    rows: Callable[[Float64[Tensor, " m"]], LinearRows],
+    measured: MeasuredRows,
+    start: Float64[Tensor, " m"],
+    steps: int,
+) -> tuple[Float64[Tensor, " m"], bool]:
+    """z after at most so many steps from a start, and whether no step promises anything more."""
+    z, u = start, covariance @ start
     at = rows(u)
-    for factor in NOISE_FACTORS:
-        eased = measured._replace(noise=factor * measured.noise)
-        value = objective(z, u, at.values, eased)
-        converged = False
-        for _ in range(MAX_STEPS if factor == 1 else MAX_EASED_STEPS):
-            target, noise = pseudo_targets(at, u, eased)
-            J, missing = at.jacobian, (target - at.jacobian @ u) / noise**2
-            gram = J @ covariance @ J.mT + torch.diag(noise**2)
-            step = J.mT @ Cholesky.of(gram).solve(target[:, None])[:, 0] - z
-            moved = covariance @ step
-            decrement = (J @ moved) @ missing - u @ step
-            if decrement < TOLERANCE:
-                converged = True
+    value = objective(z, u, at.values, measured)
+    for _ in range(steps):
+        target, noise = pseudo_targets(at, u, measured)
+        J, missing = at.jacobian, (target - at.jacobian @ u) / noise**2
+        gram = J @ covariance @ J.mT + torch.diag(noise**2)
+        step = J.mT @ Cholesky.of(gram).solve(target[:, None])[:, 0] - z
+        moved = covariance @ step
+        decrement = (J @ moved) @ missing - u @ step
+        if decrement < TOLERANCE:
+            return z, True
+        for length in 0.5 ** torch.arange(MAX_HALVINGS).double():
+            new_z, new_u = z + length * step, u + length * moved
+            new_at = rows(new_u)
+            new_value = objective(new_z, new_u, new_at.values, measured)
+            if new_value < value - ARMIJO * length * decrement:
                 break
-            for length in 0.5 ** torch.arange(MAX_HALVINGS).double():
-                new_at = rows(u + length * moved)
-                new_value = objective(z + length * step, u + length * moved, new_at.values, eased)
-                if new_value < value - ARMIJO * length * decrement:
-                    break
-            else:
-                converged = bool(decrement < ROUNDING * (1 + value.abs()))
-                break
-            z, u, at, value = z + length * step, u + length * moved, new_at, new_value
-    return u, converged
+        else:
+            return z, bool(decrement < ROUNDING * (1 + value.abs()))
+        z, u, at, value = new_z, new_u, new_at, new_value
+    return z, False
 
 
 def objective(

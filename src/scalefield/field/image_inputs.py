@@ -64,9 +64,6 @@ class FieldMaps(NamedTuple):
     expected_log_depth: Float[Tensor, " b"]
     """Expected log-depth in metres of the image's median pixel."""
     layout: ChannelLayout
-    shift: Float[Tensor, "b 2"] | None = None
-    """Mean and standard deviation of the shift t that affine-invariant disparity of such an image
-    has; None from networks that do not predict it."""
 
     @property
     def modes(self) -> Float[Tensor, "b k h w"]:

@@ -30,9 +30,6 @@ from scalefield.runtime.devices import full_precision, on_device
 from scalefield.runtime.threads import one_thread
 from scalefield.validation import from_json
 
-SHIFT_DECIMALS = 3
-"""Decimals of a predicted shift."""
-
 
 @dataclass(frozen=True, eq=False)
 class FieldModel:
@@ -51,8 +48,7 @@ class FieldModel:
     scale_prior_std: float = 0.5
     """Standard deviation of the expected log-depth of the image's median pixel."""
     shift_prior: Shift = SHIFT_PRIOR
-    """Prior of the shift of an affine-invariant map (`scalefield.field.shift`). The network sees a
-    map at its mean, and may predict a prior of its own for the image."""
+    """Prior of the shift of an affine-invariant map (`scalefield.field.shift`)."""
     error_scales: tuple[ErrorScale, ...] = ERROR_SCALES
     """Hypotheses about how much the estimator errs (`scalefield.field.error_scale`)."""
     estimators: tuple[str, ...] | None = None
@@ -167,10 +163,9 @@ class FieldModel:
         inputs = ImageInputs(mde_depth, maps, median[0], affine)
         if affine is None:
             return inputs
-        prior = self.shift_prior
-        if maps.shift is not None and affine.sign < 0:  # predicted for disparity alone
-            prior = Shift(*maps.shift[0].double().round(decimals=SHIFT_DECIMALS))
-        return dataclasses.replace(inputs, shift_prior=prior).with_shift(prior)
+        return dataclasses.replace(inputs, shift_prior=self.shift_prior).with_shift(
+            self.shift_prior
+        )
 
 
 @lru_cache(maxsize=4)

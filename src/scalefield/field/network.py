@@ -1,8 +1,7 @@
 """The network of `field`: the inputs of the kernel for every cell of an image's grid.
 
 One trunk predicts the linear modes E, an embedding φ and an amplitude a for every stationary term,
-the mean function μ, the expected log-depth in metres of the image's median pixel, and the shift of
-an affine-invariant map.
+the mean function μ, and the expected log-depth in metres of the image's median pixel.
 """
 
 from __future__ import annotations
@@ -17,16 +16,11 @@ from torch import Tensor, nn
 from scalefield.basis.grids import GRID_CELLS, geometric_cues
 from scalefield.basis.trunk import FeatureProjection, Trunk, pointwise
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps
-from scalefield.field.shift import SHIFT_PRIOR
 
 MAX_MEAN = 0.7
 """Bound of the mean function: about a factor of two."""
 MAX_LOG_AMPLITUDE = 1.2
 """Bound of log a."""
-MAX_SHIFT = 3.0
-"""Bound of the shift's mean around that of the general prior."""
-LOG_SHIFT_STD = (-1.2, 0.3)
-"""Bounds of the logarithm of its standard deviation relative to that of the general prior."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +41,6 @@ class FieldNetConfig:
     fits them too closely."""
     amplitude_shrinkage: float = 1.0
     """Factor on log a, chosen on val as well."""
-    predicts_shift: bool = False
-    """Whether the network predicts the shift of affine-invariant disparity, which depends on the
-    kind of scene: the end of a street, or the wall behind a table."""
 
 
 class FieldNet(nn.Module):
@@ -67,10 +58,6 @@ class FieldNet(nn.Module):
         self.merge = nn.Conv2d(2 * width, width, 1)
         self.head = nn.Conv2d(width, config.layout.total, 1)
         self.level = nn.Linear(width, 1)  # the name in the published weights
-        if config.predicts_shift:
-            self.shift = nn.Linear(width, 2)
-            nn.init.zeros_(self.shift.weight)
-            nn.init.zeros_(self.shift.bias)
 
     def forward(
         self,
@@ -110,7 +97,6 @@ class FieldNet(nn.Module):
             self.bounded(pointwise(self.head, shared)),
             self.level(context)[:, 0],
             self.config.layout,
-            shift_moments(self.shift(context)) if self.config.predicts_shift else None,
         )
 
     def bounded(self, raw: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
@@ -122,10 +108,3 @@ class FieldNet(nn.Module):
         mean = MAX_MEAN * (mean / MAX_MEAN).tanh()
         mean = mean - mean.mean(dim=(2, 3), keepdim=True)
         return torch.cat([modes, embedding, amplitude, mean], dim=1)
-
-
-def shift_moments(raw: Float[Tensor, "b 2"]) -> Float[Tensor, "b 2"]:
-    """Mean and standard deviation of the shift; those of `SHIFT_PRIOR` where `raw` is zero."""
-    mean = SHIFT_PRIOR.mean + MAX_SHIFT * (raw[:, 0] / MAX_SHIFT).tanh()
-    std = SHIFT_PRIOR.std * raw[:, 1].clamp(*LOG_SHIFT_STD).exp()
-    return torch.stack([mean, std], dim=1)

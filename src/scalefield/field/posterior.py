@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -324,27 +324,25 @@ class FieldFit:
         self, function: Callable[[Window], Float[Tensor, "r h w"]]
     ) -> Float[Tensor, "r h w"]:
         """The images of what a function returns of the pixels of windows."""
-        parts = self.of_windows(function, self.lattice.windows(self.pixels_at_once))
+        parts = self.of_windows(function)
         maps = parts[0][1].new_empty(len(parts[0][1]), *self.image.shape)
         for window, part in parts:
             maps[:, window.rows, window.columns] = part
         return maps
 
-    @property
-    def pixels_at_once(self) -> int:
-        """Pixels of a window."""
-        if self.static:
-            return math.prod(self.image.shape)
-        return CUDA_PIXELS if self.image.device.type == "cuda" else CHUNK_PIXELS
-
     def of_windows(
         self,
         function: Callable[[Window], Float[Tensor, "r h w"]],
-        windows: Sequence[Window],
+        cells: Int64[Tensor, " c"] | None = None,
     ) -> list[tuple[Window, Float[Tensor, "r h w"]]]:
-        """What a function returns of the pixels of windows, on several threads of a processor."""
-
-        if self.image.device.type == "cuda":
+        """What a function returns of the pixels of windows of the image, or of those around some
+        cells; on several threads of a processor."""
+        on_gpu = self.image.device.type == "cuda"
+        pixels = CUDA_PIXELS if on_gpu else CHUNK_PIXELS
+        if self.static:  # one window
+            pixels = len(self.lattice.corners) * self.lattice.cell_px**2
+        windows = self.lattice.windows(pixels, cells)
+        if on_gpu:
             parts = [function(window) for window in windows]
         else:
             parts = map_threads(function, [(window,) for window in windows])

@@ -29,13 +29,14 @@ from scalefield.io import read_npz, write_npz
 from scalefield.mde import MDE
 from scalefield.mde.cache import MDECache
 from scalefield.mde.output import MDEOutput
-from scalefield.mde.own_maps import OwnMaps, RelativeDepth
+from scalefield.mde.own_maps import RelativeDepth
 from scalefield.recovery import Recovery
 from scalefield.runtime.workers import map_frames
 from scalefield.scene.stereo import Matches, StereoConfig, match
 from scalefield.scene.ties import JointSystem, TieConfig, TiedPixels, Ties, find_level, find_ties
 from scalefield.scene.view import Estimate, View, neighbours
 from scalefield.seeding import seeded_rng
+from scalefield.validation import require
 
 POSTERIORS_KEPT = 32
 """Posteriors of views that a process keeps from step to step."""
@@ -97,6 +98,7 @@ class Scene:
     def __post_init__(self) -> None:
         if self.workers > 1 and self.folder is None:
             raise InputError("several workers need a folder in which they find the views' states")
+        require(self.config.rounds >= 1, "rounds", "1 or more", self.config.rounds)
         self._memory: dict[tuple[str, str], dict[str, np.ndarray]] = {}
         self._output = lru_cache(POSTERIORS_KEPT)(self._estimate)
         self._posterior = lru_cache(POSTERIORS_KEPT)(self._condition)
@@ -124,11 +126,15 @@ class Scene:
         name = f"{len(self.views):06d}" if name is None else name
         if name in self.views:
             raise InputError(f"there are two views called {name!r}")
+        if name.startswith("/") or ".." in Path(name).parts:
+            raise InputError(f"{name!r}: a view's name must not leave the folder of its states")
         image = Path(image) if isinstance(image, (str, Path)) else load_image(image)
         pose = np.asarray(camera_to_world, np.float64)
         if pose.shape != (4, 4):
             raise InputError(f"{name}: a pose is a 4×4 matrix, found {pose.shape}")
         self.views[name] = View(name, image, camera, pose, require_anchors("anchors", anchors))
+        self._memory.clear()  # neighbours change what is known of a view
+        self._posterior.cache_clear()
         return name
 
     def recover(self, progress: Callable[[str], object] = lambda step: None) -> dict[str, Recovery]:
@@ -174,7 +180,10 @@ class Scene:
             progress(state)
 
     def _alone(self, name: str) -> None:
-        posterior = self._posterior(name, False)
+        try:
+            posterior = self._posterior(name, False)
+        except InputError as e:
+            raise InputError(f"{name}: {e}") from None
         self._put("alone", name, **self._rendered(posterior))
 
     def _level(self, progress: Callable[[str], object]) -> None:
@@ -316,21 +325,10 @@ class Scene:
     # ---- one view -------------------------------------------------------------------------------
 
     def _estimate(self, name: str) -> MDEOutput:
-        return self._relative(self.image(name), name)
-
-    @property
-    def _relative(self) -> RelativeDepth:
-        source = RelativeDepth(self.mde).load()
-        if (
-            self.folder is None
-            or isinstance(self.mde, OwnMaps)
-            or not hasattr(source.mde, "revision")
-        ):
-            self.mde = source.mde
-            return source
-        self.mde = source.mde
-        assert not isinstance(source.mde, str)
-        return RelativeDepth(MDECache(self.folder / "mde", source.mde))
+        self.mde = mde = RelativeDepth(self.mde).load().mde
+        if self.folder is not None and not isinstance(mde, str) and hasattr(mde, "revision"):
+            mde = MDECache(self.folder / "mde", mde)
+        return RelativeDepth(mde)(self.image(name), name)
 
     def _condition(self, name: str, matched: bool, found: Matches | None = None) -> FieldPosterior:
         """The posterior of a view given its anchors and, if `matched`, its matches."""

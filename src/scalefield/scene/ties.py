@@ -17,7 +17,7 @@ much larger than the deviation of a correct tie, and only ties whose views nearl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,9 @@ class TieConfig:
     """Change of log-depth from pixel to pixel beyond which a pixel lies on an edge."""
     gate: float = 1.0
     """Largest residual of a tie, in standard deviations."""
+    least_share: float = 0.5
+    """Least share of the ties between two views that the gate must let through: of fewer, many are
+    wrong ones, as with a wrong pose."""
     std: float = 0.25
     """τ."""
     gain: tuple[float, float] = (0.2, 2.5)
@@ -114,8 +117,10 @@ def find_ties(
         gain = (after - before) / (2 * step)
         variance = (gain * std) ** 2 + bilinear(other_estimate.std, u, v).astype(np.float64) ** 2
         bent = np.abs(after - 2 * now + before) > config.bend * step + 0.02
-        good = (gain > config.gain[0]) & (gain < config.gain[1]) & ~bent  # false for NaN
-        good &= now**2 < config.gate**2 * variance
+        linear = (gain > config.gain[0]) & (gain < config.gain[1]) & ~bent  # false for NaN
+        good = linear & (now**2 < config.gate**2 * variance)
+        if good.sum() < config.least_share * linear.sum():
+            continue
         names += [name] * int(good.sum())
         pixel = np.rint(v).astype(np.int64), np.rint(u).astype(np.int64)
         columns_of = (rows, columns, *pixel, gain, now)
@@ -291,7 +296,8 @@ class JointSystem:
 
 
 def conjugate_gradients(
-    multiply: object, right: Float64[np.ndarray, " t"]
+    multiply: Callable[[Float64[np.ndarray, " t"]], Float64[np.ndarray, " t"]],
+    right: Float64[np.ndarray, " t"],
 ) -> Float64[np.ndarray, " t"]:
     """The solution of a symmetric positive definite system."""
     from scipy.sparse.linalg import LinearOperator, cg

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from scalefield.anchors import pixel_indices
-from scalefield.errors import FileError, InputError
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import read_text
 from scalefield.scene.view import Estimate, View
 
@@ -87,7 +87,9 @@ def _measurement(path: Path, line: int, row: dict[str, str]) -> SceneMeasurement
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or (name.endswith("_m") and value <= 0):
-            raise FileError(path, f"line {line}: {name} is no usable number: {row[name]!r}")
+            raise FileError(
+                path, f"line {line}: {name} is no usable number: {one_line(row[name])!r}"
+            )
         return value
 
     metres = number(kinds[0])

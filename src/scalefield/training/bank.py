@@ -79,8 +79,6 @@ class Batch:
     """Error to be put on the offset of the solve; see `BasisTraining.offset_noise`."""
     image: Float[Tensor, "b 3 h w"] | None = None
     """RGB in −1 … 1, NaN where it is withheld. Generators do not use it."""
-    shift: Float[Tensor, " b"] | None = None
-    """True shift t of affine-invariant maps; NaN for the other frames."""
 
     def pin_memory(self) -> Batch:
         """A copy whose host tensors are in page-locked memory, which a GPU fetches while the host

@@ -298,14 +298,9 @@ class UnknownShift:
             precision = 1 / (config.affine_std**2 / (anchors - 1) + config.affine_floor**2)
         weight = precision / (precision + prior_precision)
         error = noise / math.sqrt(precision) if precision else 0.0
-        deviation = torch.full_like(unit, (precision + prior_precision) ** -0.5)
-        drawn = cls(affine, low, unit, deviation, deviation)
-        return replace(drawn, estimate=mean + weight * (drawn.true + error - mean))
-
-    @property
-    def true(self) -> Float[Tensor, " b"]:
-        """t of the map itself."""
-        return (self.low / self.unit).log()
+        estimate = mean + weight * ((low / unit).log() + error - mean)
+        estimate_std = torch.full_like(unit, (precision + prior_precision) ** -0.5)
+        return cls(affine, low, unit, estimate, estimate_std)
 
     def seen(self, log_depth: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Log-depth at the prior mean of the shift, for the network."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from torch import Tensor, nn
 
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.model import FieldModel
-from scalefield.field.network import FieldNet, FieldNetConfig, shift_moments
-from scalefield.runtime.progress import progress
+from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.training.bank import Bank, Batch
 from scalefield.training.field_batches import (
     FieldTraining,
@@ -48,10 +46,6 @@ START = Kernel(
 )
 """Where training begins. The constant stays, because the global scale is free, and so does the
 noise: anchors drawn from the true depth have none, and those of a user are good to a percent."""
-
-
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Weights of the penalty on the shift head that are compared."""
 
 
 class LearnedKernel(nn.Module):
@@ -141,77 +135,6 @@ def draw_count(limits: tuple[int, int], rng: torch.Generator) -> int:
     return round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
 
 
-def fit_shift(
-    net: FieldNet,
-    train: Sequence[Bank],
-    val: Sequence[Bank],
-    config: FieldTraining,
-    *,
-    draws: int = 400,
-    show_progress: bool = True,
-) -> FieldNet:
-    """The network with a shift head, which is fitted alone: penalised maximum likelihood of the
-    true shift of affine-invariant maps, N(m(c), s(c)²) with m and log s linear in the context c.
-
-    `draws` batches of such maps are drawn from train, and a quarter as many from val, on which the
-    weight of the penalty is chosen.
-    """
-    affine = replace(config, distortion=replace(config.distortion, affine=1.0))
-    contexts: list[Tensor] = []
-    recorded = net.context.register_forward_hook(lambda _, __, out: contexts.append(out.double()))
-
-    def examples(banks: Sequence[Bank], count: int, name: str) -> tuple[Tensor, Tensor]:
-        """Contexts and true shifts."""
-        chance, shifts = torch.stack([bank.chance.sum() for bank in banks]), []
-        contexts.clear()
-        with progress(count, desc=name, unit="draw", show=show_progress) as bar:
-            for step in range(count):
-                rng = step_generator(config.seed, step)
-                bank = banks[int(torch.multinomial(chance, 1, generator=rng))]
-                batch = draw_batch(bank, affine, 1, rng)
-                network_maps(net, batch)
-                shifts.append(batch.shift)
-                bar.update()
-        return torch.cat(contexts), torch.cat([s.double() for s in shifts if s is not None])
-
-    with torch.no_grad():
-        (c, t), (c_val, t_val) = examples(train, draws, "shift"), examples(val, draws // 4, "val")
-    recorded.remove()
-    mean, std = c.mean(dim=0), c.std(dim=0).clamp(min=1e-3)
-    c, c_val = (c - mean) / std, (c_val - mean) / std
-
-    def loss(head: nn.Linear, inputs: Tensor, target: Tensor) -> Tensor:
-        m, s = shift_moments(head(inputs)).unbind(dim=1)
-        return (0.5 * ((target - m) / s).square().clamp(max=25) + s.log()).mean()
-
-    def fitted(penalty: float) -> nn.Linear:
-        head = nn.Linear(c.shape[1], 2, device=c.device, dtype=c.dtype)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        optimiser = torch.optim.LBFGS(
-            head.parameters(), max_iter=200, line_search_fn="strong_wolfe"
-        )
-
-        def closure() -> Tensor:
-            optimiser.zero_grad()
-            total = loss(head, c, t) + penalty * head.weight.square().sum()
-            total.backward()
-            return total
-
-        optimiser.step(closure)
-        return head
-
-    heads = [fitted(penalty) for penalty in PENALTIES]
-    with torch.no_grad():
-        head = min(heads, key=lambda head: float(loss(head, c_val, t_val)))
-    weight = head.weight.detach() / std
-    changed = FieldNet(replace(net.config, predicts_shift=True)).to(c.device)
-    state = {name: x for name, x in net.state_dict().items() if not name.startswith("shift.")}
-    state["shift.weight"], state["shift.bias"] = weight, head.bias.detach() - weight @ mean
-    changed.load_state_dict(state)
-    return changed.eval().requires_grad_(False)
-
-
 def train_field(
     config: FieldTraining,
     train: Sequence[Bank],
@@ -224,7 +147,7 @@ def train_field(
     validate_every: int = 1000,
     show_progress: bool = True,
 ) -> FieldModel:
-    """Train, choose shrinkage, fit the shift head, calibrate on val, and write `out`/model.
+    """Train, choose shrinkage and calibrate on val, and write `out`/model.
 
     `estimators` names those whose outputs the frames are; see `FieldModel.estimators`.
     """
@@ -257,7 +180,6 @@ def train_field(
     net, kernel = tune_on_validation(
         best.net, best.kernel.plain(), val, config.validate, config.error_scales
     )
-    net = fit_shift(net, train, val, config, show_progress=show_progress)
     numbers: dict[str, Any] = {**calibrate(validated(net, kernel, val, config))}
     numbers["error_scales"] = config.error_scales
     if estimators is not None:

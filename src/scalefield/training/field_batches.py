@@ -113,7 +113,6 @@ def draw_batch(bank: Bank, config: FieldTraining, n: int, rng: torch.Generator) 
         anchors=table.at(anchors),
         anchor_weights=torch.ones(size, n, device=device),
         image=image,
-        shift=torch.where(unknown.affine, unknown.true, torch.nan),
     )
 
 
@@ -157,8 +156,7 @@ def network_maps(net: FieldNet, frames: Batch | Bank) -> FieldMaps:
     image = None if frames.image is None else frames.image.float()
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         maps = net(frames.log_depth.float(), image, None if features is None else features.float())
-    shift = None if maps.shift is None else maps.shift.float()
-    return FieldMaps(maps.maps.float(), maps.expected_log_depth.float(), maps.layout, shift)
+    return FieldMaps(maps.maps.float(), maps.expected_log_depth.float(), maps.layout)
 
 
 def kernel_inputs(maps: FieldMaps, pixels: Pixels) -> KernelInputs:

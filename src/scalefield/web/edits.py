@@ -146,6 +146,8 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     start = time.perf_counter()
     relative = session.relative
     survey = edit.survey(session.shape)
+    if not len(edit.anchors) and survey is None:
+        raise InputError("no anchors: at least one pixel of known metric depth is needed")
     quick = quick_method(relative, edit, survey)
     method = quick or make_method(edit.method)
     if isinstance(quick, SmallField):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from scalefield.geometry.camera import Camera
 from scalefield.geometry.survey import CAMERA_NUMBERS, Survey
 from scalefield.mde import MDEOutput
 from scalefield.measurements import Measurement, measurement
+from scalefield.methods.field import Field
 from scalefield.recovery import Recovery, depth_limits, interval_factor
 from scalefield.web.edits import PAGE_KINDS, Conditioned, Edit, full_recovery, numbers
 from scalefield.web.sessions import Session
@@ -96,7 +98,8 @@ def measure(session: Session, question: Question) -> dict[str, Any]:
     recovery: Recovery[Any]
     if edit.method == "field" and (len(edit.anchors) or edit.known):
         method = Conditioned(relative, edit.survey(session.shape))
-        recovery = recover_from(relative.output, edit.anchors, method)
+        solver = partial(method, relative.output)
+        recovery = recover_from(relative.output, edit.anchors, Field(), solver=solver)
         assert method.posterior is not None
         depths = PosteriorDepths(method.posterior, relative.output, depth_limits(edit.anchors))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import ipaddress
 import json
 import math
@@ -133,7 +134,9 @@ class Server:
         """The address of the page for other devices, as a QR code."""
         if not self.address:
             raise HTTPException(404, "only this machine can open the page; start it with --host")
-        return Response(address_code(self.address).svg_inline(scale=6), media_type="image/svg+xml")
+        code = io.BytesIO()
+        address_code(self.address).save(code, kind="svg", scale=6)
+        return Response(code.getvalue(), media_type="image/svg+xml")
 
     async def length(self, request: Request) -> Response:
         """The metres of a length as people type it."""

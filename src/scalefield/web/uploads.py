@@ -24,7 +24,7 @@ from scalefield.io.images import is_heic, register_heic
 from scalefield.io.lengths import METRES_PER_UNIT, parse_length
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF")
-LEAST_SIDE = 16
+LEAST_SIDE = 4
 """Pixels along the shorter side of a photograph."""
 LENGTH_CHARACTERS = 100
 LINE_CHARACTERS = 1000

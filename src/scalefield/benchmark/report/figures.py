@@ -228,7 +228,7 @@ def ablation(runs: Sequence[Run]) -> Figure | None:
                     color=colour, markerfacecolor="white" if zero else colour, capsize=2,
                     label=f"{mde}, {'F = 0' if zero else 'full'}",
                 )  # fmt: skip
-        axis.set_xticks(ks)
+        axis.set_xticks(sorted({*ks, *(k for by_k in paper.ABLATION.values() for k in by_k)}))
         axis.set_xlabel("K, the number of basis maps")
         axis.set_title(_title(metric))
     legend_beside(figure, axes[0])

@@ -41,7 +41,7 @@ class Run:
         """The estimator's label, its source where it has another name, and its weights."""
         source = self.results["config"].get("source") or self.mde
         weights = {model.rpartition(" ")[2] for model in self.results["data"]["mde"]}
-        own = "" if source.replace(":", "-") == self.mde else f" = {source}"
+        own = "" if source.replace(":", "-") == self.mde.replace(":", "-") else f" = {source}"
         return f"{self.mde}{own} [{' '.join(sorted(weights)) or 'unknown weights'}]"
 
     @property

@@ -42,6 +42,7 @@ export class Measuring {
   /** The estimate of a shape, as far as it has arrived. @param {Shape} shape */
   estimate(shape) {
     this.renew();
+    if (!this.page.loaded?.result) return null;
     const key = keyOf(shape);
     return this.known.get(key) ?? this.before.get(key) ?? null;
   }

@@ -1,0 +1,1 @@
+"""Metric depth for ROS 2, from images and a few measured points."""
