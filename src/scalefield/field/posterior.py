@@ -251,10 +251,7 @@ class FieldFit:
         prior = prior.clamp(min=TINY)
         near = left.minimum((bound / prior).clamp(min=0))
         total = total * (near / left.clamp(min=TINY)).clamp(max=1)
-        nodes = self.image.position(*(x.double() for x in self.lattice.node_pixels))
-        enclosed = self.extent.share(
-            self.lattice.interpolate(self.extent.beyond(nodes)), self.image.log_depth
-        )
+        enclosed = self.extent.share(self.beyond_extent(mean), self.image.log_depth)
         std = self.calibration.std(total * prior, prior, 1 - enclosed)
         return RenderedField(mean, std, enclosed * (1 - near))
 
@@ -303,6 +300,19 @@ class FieldFit:
     def extent(self) -> Extent:
         """What the anchors enclose."""
         return Extent.of(self.observations)
+
+    def beyond_extent(self, like: Float[Tensor, "h w"]) -> Float[Tensor, "h w"]:
+        """`Extent.beyond` of every pixel, of the type of a map."""
+        height, width = self.image.shape
+        rows, columns = (torch.arange(n, device=like.device).to(like) for n in (height, width))
+        v = self.image.position(rows, torch.zeros_like(rows))[:, 1]
+        u = self.image.position(torch.zeros_like(columns), columns)[:, 0]
+        far = torch.zeros_like(like)
+        for (x, y), reach in zip(
+            Extent.directions(like).mT.unbind(), self.extent.reach.to(like).unbind(), strict=True
+        ):
+            far = torch.maximum(far, (x * u) + (y * v - reach)[:, None])
+        return far / self.extent.few.to(like).clamp(min=MIN_MARGIN)
 
     def lost(self, inputs: KernelInputs) -> Float[Tensor, " m"]:
         """Share of what the anchors tell of the stationary part that is lost at pixels, because
