@@ -47,7 +47,7 @@ export function shownAt(session, result, pixel) {
   return { value, low: value * Math.exp(-NINETY * std), high: value * Math.exp(NINETY * std) };
 }
 
-/** The text of the readout for a pixel. A value without support has its range first and is grey.
+/** The text of the readout for a pixel. A value whose interval is wide has its range first and is grey.
  *  @param {{session: Session, result: Result | null, other: Result | null, logTruth: Float32Array | null}} known
  *  @param {Pixel} pixel @param {Unit} unit @param {{titles: Record<string, string>, view: string}} names
  *  @param {Estimate | null} exact of the photo's pixel @returns {Reading | null} */
