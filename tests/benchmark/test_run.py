@@ -20,6 +20,7 @@ from scalefield.benchmark.score import score_files
 from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError
 from scalefield.methods import make_method
+from scalefield.recovery import interval_factor
 from scalefield.runtime import progress
 from worlds import RED_MODULE
 
@@ -92,7 +93,7 @@ def test_run_counts_the_coverage_of_intervals(world, evaluation_of, red, tmp_pat
     depth_m = recover_from(red(frame.image), anchors, make_method("global")).numpy().depth_m
     error = np.abs(np.log(depth_m) - np.log(frame.depth_m))[frame.mask]
     cell = found[name]["cells"][0]
-    assert cell["coverage"]["within95"] == np.count_nonzero(error <= 1.959964 * 0.05)
+    assert cell["coverage"]["within95"] == np.count_nonzero(error <= interval_factor(0.95) * 0.05)
     assert "coverage" not in found[name]["cells"][1]
     results = score_files(tmp_path / "out", names)
     by_method = {c["method"]: c for c in results["cells"] if c["group"] == "all"}

@@ -277,7 +277,7 @@ def test_a_stream_keeps_the_shift_for_frames_without_anchors():
     output, truth = affine_room(1.0, 0.5)
     stream = FieldFilter()
     stream(output, draw_anchors(truth, 40))
-    before = stream.state.posterior.shift.mean
+    before = stream.state.shift.mean
     later = stream(output, None)
-    assert stream.state.posterior.shift.mean == pytest.approx(before, abs=1e-3)
+    assert stream.state.shift.mean == pytest.approx(before, abs=1e-3)
     assert error(later, truth) < 0.1

@@ -518,6 +518,7 @@ def test_colmap_texts_have_the_unit_of_the_model(scene, monkeypatch, tmp_path):
         return dataclasses.replace(recovery, report=report)
 
     flat = MDEOutput(torch.ones(SHAPE), "depth", model="flat")
+    flat.prediction[0, 0] = 2  # there is a warning of a constant map
     use_mde(monkeypatch, lambda image: flat)
     monkeypatch.setattr("scalefield.methods.make_method", lambda name: method)
     words = ["colmap", str(big), str(scene.folder / "images"), "--out", str(tmp_path / "out")]

@@ -54,7 +54,10 @@ def read_frames(path: Path, *, every: int = 1) -> Iterator[VideoFrame]:
             if not container.streams.video:
                 raise InputError(f"{path}: has no video stream")
             stream = container.streams.video[0]
-            size = (stream.codec_context.width, stream.codec_context.height)
+            codec = stream.codec_context
+            if codec is None:
+                raise InputError(f"{path}: its video has no codec that can be read")
+            size = (codec.width, codec.height)
             needed = size[0] * size[1] * FRAME_WORK
             check_memory(f"frames of {size[0]}×{size[1]} pixels", needed, path.stat().st_size)
             for index, frame in enumerate(container.decode(stream)):

@@ -37,6 +37,8 @@ Bandwidth = Literal["paper", "adaptive"]
 ADAPTIVE_SPACINGS = 1.5
 ADAPTIVE_FLOOR_PX = 25.0
 OUTLIER_RELATIVE_ERROR = 0.15
+LARGEST_DEPTH = 1e75
+"""Largest |D̃| of an anchor in units of a typical depth: products of four stay finite."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class Local(NamedTuple):
             torch.from_numpy(a).to(aligned.device)
             for a in (samples.pixels, samples.y / unit, samples.weight)
         )
-        x = aligned[samples.rows, samples.columns] / unit
+        x = (aligned[samples.rows, samples.columns] / unit).clamp(-LARGEST_DEPTH, LARGEST_DEPTH)
         return cls(unit, bandwidth, pixels, x, y, weight)
 
     @property
