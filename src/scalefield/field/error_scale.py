@@ -1,6 +1,6 @@
 """How much the estimator errs in one image: factors on the prior deviations of the field.
 
-The errors of large estimators are a tenth of those of small networks, they are smoother, and a
+The errors of large estimators are smaller than those of small networks, they are smoother, and a
 larger share of them is a plane in disparity. Each of a few hypotheses scales the smooth parts of
 the kernel by one factor, its exponential terms by another, and the plane by a third. Their evidence
 at the anchors weights them, and the prior covariance of the field is the weighted mean of theirs:
