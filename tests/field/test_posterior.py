@@ -237,9 +237,10 @@ def test_a_mirrored_world_has_the_mirrored_field():
 
 
 @settings(max_examples=10)
-@given(n=st.integers(1, 200), padding=st.integers(1, 300), seed=st.integers(0, 100))
+@given(n=st.integers(13, 200), padding=st.integers(1, 300), seed=st.integers(0, 100))
 def test_padding_does_not_change_the_field(n, padding, seed):
-    """Up to the division into blocks and cells, which follows the number of rows."""
+    """Up to the division into blocks and cells, which follows the number of rows. No more rows than
+    `neighbours`, 12, are rendered at every pixel, without the lattice."""
     image = image_inputs(SHAPE)
     rows, columns = random_pixels(SHAPE, n + padding, seed)
     observed = observe_pixels(image, rows, columns, seed=seed)
