@@ -25,4 +25,4 @@ def test_mkdocs_builds_the_site_strictly(tmp_path):
 def test_mkdocs_navigation_names_every_page():
     text = (ROOT / "mkdocs.yml").read_text()
     pages = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
-    assert [page for page in sorted(pages) if f"- {page}\n" not in text] == []
+    assert [page for page in sorted(pages) if f" {page}\n" not in text] == []
