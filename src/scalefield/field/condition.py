@@ -274,7 +274,7 @@ class FieldPosterior:
     def held_out_log(
         self, fold: Int64[np.ndarray, " n"], most: int = 128
     ) -> Float64[np.ndarray, " h"]:
-        """log D̂ − log depth at used measurements, at most so many, D̂ predicted by those of other
+        """log D̂ − log depth at up to `most` of the used measurements, D̂ predicted by those of other
         folds. With more measurements than a block holds, the linear part stays that of all."""
         observed, config = self.fit.observations, self.fit.config
         folds = torch.zeros_like(observed.mask, dtype=torch.long)
@@ -367,7 +367,7 @@ def condition(
         )
 
     def observe(image: ImageInputs, most: int | None = None) -> Observations:
-        """What the Gaussian process sees of the measurements, or of at most so many."""
+        """What the Gaussian process sees of the measurements, or of at most `most` of them."""
         nonlocal converged
         if given is None:
             return image.observe(merged if most is None else merged.thinned(most))

@@ -30,7 +30,8 @@ from scalefield.field.observations import Observations
 STEPS_PER_OCTAVE = 4
 """Values of a factor between 1 and 2."""
 EVIDENCE_COUNT = 3.0
-"""c: as the evidence of so many anchors counts that of any number of them, chosen on val."""
+"""c: the evidence of any number of anchors counts as that of fewer than c. Chosen on validation
+images and on stored outputs of published estimators."""
 
 
 class ErrorScale(NamedTuple):

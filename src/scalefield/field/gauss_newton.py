@@ -83,7 +83,7 @@ def descend(
     start: Float64[Tensor, " m"],
     steps: int,
 ) -> tuple[Float64[Tensor, " m"], bool]:
-    """z after at most so many steps from a start, and whether no step promises anything more."""
+    """z after at most `steps` steps from a start, and whether no step promises anything more."""
     z, u = start, covariance @ start
     at = rows(u)
     value = objective(z, u, at.values, measured)

@@ -60,7 +60,7 @@ class LinearState:
 
     @staticmethod
     def columns(width: int) -> Int64[Tensor, " s"]:
-        """The columns of H that belong to these terms, of so many in all."""
+        """The columns of H that belong to these terms, of `width` in all."""
         every = torch.arange(width)
         return torch.cat([every[linear_columns(width)[name]] for name in STATE_TERMS])
 
@@ -292,5 +292,5 @@ def pixel_index(readings: Readings, image: ImageInputs) -> Int64[Tensor, " n"]:
 
 
 def thin_index(count: int, most: int) -> Int64[np.ndarray, " m"]:
-    """Evenly spaced index of at most `most` of so many."""
+    """Evenly spaced index of at most `most` of `count` rows."""
     return np.linspace(0, max(count - 1, 0), min(count, most)).astype(np.int64)

@@ -437,7 +437,7 @@ def camera_covariance(a: Features, b: Features) -> Float[Tensor, "*b n m"]:
 
 
 def linear_columns(columns: int) -> dict[str, slice]:
-    """The columns of H of each linear term, of so many in all."""
+    """The slice of H that belongs to each linear term, of `columns` columns in all."""
     ends = [*accumulate(term.width for term in LINEAR_TERMS[:-1]), columns]
     starts = [0, *ends]
     return {term.name: slice(*ab) for term, *ab in zip(LINEAR_TERMS, starts, ends, strict=False)}
